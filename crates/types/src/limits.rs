@@ -1,0 +1,51 @@
+//! Every fixed limit, in one table. What an operator can change is configuration, not here.
+
+pub const KIB: usize = 1024;
+pub const MIB: usize = 1024 * KIB;
+
+/// Length of `cmd` in decoded bytes.
+pub const CMD_BYTES_MAX: usize = MIB;
+/// Length of a path in bytes (`PATH_MAX` of Linux without its NUL).
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Length of one name in a path (`NAME_MAX` of Linux).
+pub const NAME_BYTES_MAX: usize = 255;
+/// What a request may ask for with `max_output_bytes`.
+pub const OUTPUT_BYTES_MAX: u64 = 64 * MIB as u64;
+/// What a request may ask for with `max_bytes` on `fs/read`.
+pub const READ_BYTES_MAX: u64 = 64 * MIB as u64;
+/// JSON bodies of `fs/write`.
+pub const BODY_BYTES_MAX_FILE: usize = 96 * MIB;
+/// JSON bodies of exec: 1 MiB of text may be escaped sixfold.
+pub const BODY_BYTES_MAX_EXEC: usize = 8 * MIB;
+/// JSON bodies elsewhere.
+pub const BODY_BYTES_MAX: usize = 2 * MIB;
+/// How much of a body over its limit is read and dropped so that the client sees the answer.
+pub const BODY_BYTES_DRAINED: u64 = 96 * MIB as u64;
+/// Bodies and answers in memory over all requests.
+pub const BODIES_IN_MEMORY_MAX: usize = 256 * MIB;
+/// Nesting of a JSON body.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Files in one upload.
+pub const UPLOAD_FILES_MAX: usize = 100;
+/// Seconds that a session may be asked to live after its last use.
+pub const TTL_SECONDS_MAX: u64 = 86_400;
+/// Milliseconds an exec has when its request names none.
+pub const EXEC_TIMEOUT_MS_DEFAULT: u64 = 30_000;
+/// Bytes of one SSE event: the TypeScript client forgets an event's name between reads.
+pub const SSE_EVENT_BYTES_MAX: usize = 8 * KIB;
+/// Seconds of silence after which an event stream gets a comment line.
+pub const SSE_HEARTBEAT_SECONDS: u64 = 10;
+/// Entries, and bytes of each name and value, of `env` and `labels` of a session.
+pub const MAP_ENTRIES_MAX: usize = 256;
+pub const ENV_BYTES_MAX: usize = 512 * KIB;
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Length of a session's name.
+pub const SESSION_NAME_BYTES_MAX: usize = 128;
+/// Hours that an ended session can still be looked up.
+pub const TOMBSTONE_HOURS: u64 = 24;
+/// Commands waiting in one session's queue.
+pub const EXEC_QUEUE_MAX: usize = 256;
+/// Host uids (and gids) of one session: its ids 0 to 65535.
+pub const UID_RANGE: u32 = 65_536;
+/// The first host uid that a session may have.
+pub const UID_BASE: u32 = 100_000 + 65_536 * 4;

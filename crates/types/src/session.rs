@@ -1,0 +1,202 @@
+//! Sessions: what a client asks for and what it sees.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{ImageName, SessionId, Timestamp, WorkspaceId};
+
+/// `POST /v1/sessions`. Every field may be absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct CreateSession {
+    /// Name of an image; the configured default where it is absent or empty.
+    pub image: Option<String>,
+    /// Seconds the session lives after its last use: 1 to 86400; absent or 0 is the default.
+    pub ttl_seconds: Option<i64>,
+    /// Workspace to mount at `/workspace`, made on first use.
+    pub workspace_id: Option<String>,
+    /// A name for people, 128 bytes at most.
+    pub name: Option<String>,
+    /// Environment of every command of the session.
+    pub env: Option<BTreeMap<String, String>>,
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Directory that the first command starts in; `/workspace` where absent.
+    pub cwd: Option<String>,
+    /// `sandbox` (the default) or `root`.
+    pub user: Option<String>,
+    pub network: Option<Network>,
+    pub limits: Option<Limits>,
+    /// Only `stateful` in this version.
+    pub exec_mode: Option<String>,
+}
+
+/// A network mode, or a mode with rules. This version has `none`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Network {
+    Mode(String),
+    Policy(NetworkPolicy),
+}
+
+/// A network mode with its allow and deny rules.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkPolicy {
+    pub mode: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
+}
+
+/// Limits of one session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Limits {
+    /// Cores, 0.01 at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// MiB of memory, tmpfs and socket buffers included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Processes and threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+    /// MiB on disk outside a workspace. Not in this version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+}
+
+/// Where a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Creating,
+    Running,
+    Paused,
+    Stopping,
+    Destroyed,
+    Expired,
+    Crashed,
+    Lost,
+}
+
+impl Status {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopping => "stopping",
+            Self::Destroyed => "destroyed",
+            Self::Expired => "expired",
+            Self::Crashed => "crashed",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// The session has ended and owns nothing any more.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Destroyed | Self::Expired | Self::Crashed | Self::Lost)
+    }
+}
+
+impl std::str::FromStr for Status {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [
+            Self::Creating,
+            Self::Running,
+            Self::Paused,
+            Self::Stopping,
+            Self::Destroyed,
+            Self::Expired,
+            Self::Crashed,
+            Self::Lost,
+        ];
+        let found = all.into_iter().find(|status| status.as_str() == text);
+        found.ok_or_else(|| format!("unknown status `{text}`"))
+    }
+}
+
+/// Where a session came from: made for this request, or ahead of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AcquireSource {
+    Cold,
+    Pool,
+}
+
+/// Which shell runs a session's commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Shell {
+    Bash,
+    Sh,
+}
+
+/// A session as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    pub id: SessionId,
+    pub image: ImageName,
+    pub status: Status,
+    /// The shell's working directory after its last command.
+    pub cwd: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<WorkspaceId>,
+    pub created_at: Timestamp,
+    pub expires_at: Timestamp,
+    pub last_activity: Timestamp,
+    pub acquire_source: AcquireSource,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Names of the variables given at create; values are never shown.
+    pub env_keys: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub network: Network,
+    /// `null` where the image has no shell.
+    #[schema(required)]
+    pub shell: Option<Shell>,
+    /// What ended the session, once it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_reason: Option<String>,
+    /// Name of the daemon.
+    pub node: String,
+}
+
+/// `GET /v1/sessions/{id}/stats`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Stats {
+    pub memory_bytes: u64,
+    pub memory_limit: u64,
+    /// CPU time used so far, in microseconds.
+    pub cpu_usage_usec: u64,
+    pub memory_peak_bytes: u64,
+    /// Cores.
+    pub cpu_limit: f64,
+    pub pids: u64,
+    pub pids_limit: u64,
+    /// Bytes on disk outside a persistent workspace; 0 while they are not counted.
+    pub disk_bytes: u64,
+    /// `null`: no limit.
+    #[schema(required)]
+    pub disk_limit: Option<u64>,
+    /// Processes killed because the session's memory was full.
+    pub oom_kills: u64,
+}
+
+/// `{"ok": true}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ok {
+    pub ok: bool,
+}
+
+impl Ok {
+    pub const TRUE: Self = Self { ok: true };
+}
