@@ -1,27 +1,30 @@
-//! (skeleton)
-pub mod launcher {
-    /// (skeleton)
-    #[derive(Debug)]
-    pub struct Launcher {}
-    /// (skeleton)
-    #[derive(Debug)]
-    pub struct LaunchError {}
-    impl Launcher {
-        /// (skeleton)
-        ///
-        /// # Errors
-        /// (skeleton)
-        pub fn spawn() -> Result<Self, LaunchError> {
-            Ok(Self {})
-        }
-    }
-}
-pub mod seccomp {
-    /// (skeleton)
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum SeccompProfile {
-        Strict,
-        Mvp,
-        Off,
-    }
-}
+//! Linux isolation: a printable [`Plan`] in, a running init out.
+//!
+//! ```text
+//!   daemon ── Plan + fds ──> launcher ── clone3 ──> child: enter.rs ── exec ──> init (PID 1)
+//!      ^                        │                     │
+//!      └──── pidfd, pid ────────┘<── failing step ────┘
+//! ```
+//!
+//! Everything here blocks, knows no session, image or HTTP, and asks the kernel directly. Invariants:
+//! no payload instruction runs before every step of `enter.rs` has worked; nothing of a session ever
+//! stands in the host's mount table; no untrusted tree is opened by a path string. `unsafe` lives in
+//! `sys.rs` alone.
+
+pub mod cgroup;
+pub mod doctor;
+pub mod fault;
+pub mod launcher;
+pub mod memfd;
+pub mod path;
+pub mod plan;
+pub mod seccomp;
+pub mod tree;
+
+mod init_binary;
+
+pub use cgroup::{Cgroup, CgroupError, CgroupFds, CgroupLimits, Cgroups, Events, Usage};
+pub use launcher::{LaunchError, Launcher, Started};
+pub use path::Beneath;
+pub use plan::Plan;
+pub use seccomp::SeccompProfile;
