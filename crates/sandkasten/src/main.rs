@@ -1,1 +1,4 @@
+//! sandkasten
+mod config;
+mod failure;
 fn main() {}

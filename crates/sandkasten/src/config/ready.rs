@@ -1,0 +1,104 @@
+//! Settings as the other crates take them.
+
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+
+use sandkasten_engine::{Ceilings, Defaults, SeccompProfile, ShellPreference, WorkspacePolicy};
+
+use super::absolute;
+use super::settings::{Durability, Seccomp, Settings, Shell};
+
+/// Where daemons of this host agree on uid ranges.
+pub(crate) const RUN_DIR: &str = "/run/sandkasten";
+
+/// Name of this daemon in answers, until daemons know of each other.
+const NODE: &str = "local";
+
+/// Part of the host's memory that sessions may have, in percent.
+const MEMORY_PERCENT: u64 = 80;
+
+/// Every address that `listen` stands for is one of this host alone.
+pub(crate) fn is_loopback(listen: &str) -> bool {
+    match listen.to_socket_addrs() {
+        Ok(addresses) => {
+            let addresses: Vec<_> = addresses.collect();
+            !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback())
+        }
+        Err(_) => false,
+    }
+}
+
+/// The most that a session may ask for.
+pub(crate) fn ceilings(settings: &Settings) -> Ceilings {
+    Ceilings {
+        cpu: settings.ceilings_cpu.unwrap_or_else(host_cores),
+        memory_mb: settings.ceilings_mem_mb.unwrap_or_else(host_memory_share_mb),
+        pids: settings.ceilings_pids,
+    }
+}
+
+/// What the engine is told at its start.
+pub(crate) fn engine_config(settings: &Settings) -> sandkasten_engine::Config {
+    let data_dir = absolute(&settings.data_dir);
+    let db_path = match &settings.db_path {
+        Some(path) => absolute(path),
+        None => data_dir.join("sandkasten.db"),
+    };
+    sandkasten_engine::Config {
+        db_path,
+        data_dir,
+        run_dir: PathBuf::from(RUN_DIR),
+        node: NODE.into(),
+        default_image: settings.default_image.clone(),
+        allowed_images: settings.allowed_images.clone(),
+        session_ttl_seconds: settings.session_ttl_seconds,
+        defaults: Defaults {
+            cpu: settings.cpu_limit,
+            memory_mb: settings.mem_limit_mb,
+            pids: settings.pids_limit,
+            readonly_rootfs: settings.readonly_rootfs,
+            shell: match settings.shell_prefer {
+                Shell::Bash => ShellPreference::Bash,
+                Shell::Sh => ShellPreference::Sh,
+            },
+        },
+        ceilings: ceilings(settings),
+        max_exec_timeout_ms: settings.max_exec_timeout_ms,
+        max_sessions: usize::try_from(settings.max_sessions).unwrap_or(usize::MAX),
+        max_output_bytes: settings.max_output_bytes,
+        max_read_bytes: settings.max_read_bytes,
+        seccomp: seccomp(settings.seccomp),
+        workspaces: workspaces(settings),
+        durability: match settings.durability {
+            Durability::Rename => sandkasten_engine::Durability::Rename,
+            Durability::Fsync => sandkasten_engine::Durability::Fsync,
+        },
+    }
+}
+
+fn seccomp(setting: Seccomp) -> SeccompProfile {
+    match setting {
+        Seccomp::Strict => SeccompProfile::Strict,
+        Seccomp::Mvp => SeccompProfile::Mvp,
+        Seccomp::Off => SeccompProfile::Off,
+    }
+}
+
+fn workspaces(settings: &Settings) -> WorkspacePolicy {
+    if settings.workspace_enabled {
+        WorkspacePolicy::On { persist_by_default: settings.persist_by_default }
+    } else {
+        WorkspacePolicy::Off
+    }
+}
+
+fn host_cores() -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    f64::from(u32::try_from(cores).unwrap_or(u32::MAX))
+}
+
+fn host_memory_share_mb() -> u64 {
+    let info = rustix::system::sysinfo();
+    let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
+    u64::try_from(bytes / (1 << 20) * u128::from(MEMORY_PERCENT) / 100).unwrap_or(u64::MAX)
+}
