@@ -1,0 +1,144 @@
+//! A strict reader of the exec stream.
+//!
+//! Invariant: what the contract forbids is a panic at the place where it stands; nothing is
+//! repaired. Each event lies in one HTTP chunk of at most 8 KiB, all bytes are ASCII, ids rise,
+//! exactly one `done` or `error` comes, and it is last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::http::{Chunk, Stream, shorten};
+use crate::openapi::Document;
+
+/// The TypeScript client forgets an event's name between two reads.
+pub const EVENT_BYTES_MAX: usize = 8 * 1024;
+
+/// One event.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub name: String,
+    pub id: u64,
+    pub data: Value,
+    /// Since the request was sent.
+    pub at: Duration,
+}
+
+/// The events of one stream, in order.
+#[derive(Debug)]
+pub struct Events {
+    stream: Stream,
+    document: Option<Arc<Document>>,
+    ready: std::collections::VecDeque<Event>,
+    last_id: u64,
+    over: bool,
+    /// When comment lines came.
+    pub comments: Vec<Duration>,
+}
+
+impl Events {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let document = stream.document();
+        let ready = std::collections::VecDeque::new();
+        Self { stream, document, ready, last_id: 0, over: false, comments: Vec::new() }
+    }
+
+    /// Reads to the end of the body.
+    ///
+    /// # Panics
+    /// Where the stream breaks a rule, or ends without `done` or `error`.
+    #[must_use]
+    pub fn finish(mut self) -> Played {
+        let events: Vec<Event> = self.by_ref().collect();
+        let end = events.last().map(|event| event.name.clone()).unwrap_or_default();
+        assert!(matches!(end.as_str(), "done" | "error"), "stream without its end: {events:?}");
+        Played { events, comments: self.comments }
+    }
+
+    fn read(&mut self, chunk: &Chunk) {
+        let data = &chunk.data;
+        assert!(data.is_ascii(), "bytes beyond ASCII: {}", shorten(&String::from_utf8_lossy(data)));
+        let text = String::from_utf8_lossy(data);
+        assert!(text.ends_with("\n\n"), "an event in two pieces: {}", shorten(&text));
+        for block in text.split_terminator("\n\n") {
+            assert!(!self.over, "text after the end event: {block}");
+            assert!(block.len() + 2 <= EVENT_BYTES_MAX, "an event of {} bytes", block.len() + 2);
+            if block.lines().all(|line| line.starts_with(':')) {
+                self.comments.push(chunk.at);
+            } else {
+                let event = self.parse(block, chunk.at);
+                self.ready.push_back(event);
+            }
+        }
+    }
+
+    fn parse(&mut self, block: &str, at: Duration) -> Event {
+        let field = |name: &str| {
+            let mut found = block.split('\n').filter_map(|line| line.strip_prefix(name));
+            let value = found.next().unwrap_or_else(|| panic!("no `{name}` in {block:?}"));
+            assert!(found.next().is_none(), "two `{name}` in {block:?}");
+            value.to_owned()
+        };
+        assert_eq!(block.split('\n').count(), 3, "three lines: {block:?}");
+        assert!(!block.contains('\r'), "a carriage return: {block:?}");
+        let (name, id) = (field("event: "), field("id: "));
+        let id: u64 = id.parse().unwrap_or_else(|_| panic!("id {id:?}"));
+        let data: Value = serde_json::from_str(&field("data: ")).expect("data is JSON");
+        assert!(id > self.last_id, "id {id} after {}", self.last_id);
+        self.last_id = id;
+        self.over = name != "chunk";
+        assert!(matches!(name.as_str(), "chunk" | "done" | "error"), "event {name:?}");
+        if let Some(document) = &self.document {
+            document.check_event(&name, &data);
+        }
+        Event { name, id, data, at }
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            let chunk = self.stream.next_chunk()?;
+            self.read(&chunk);
+        }
+        self.ready.pop_front()
+    }
+}
+
+/// A stream that was read to its end.
+#[derive(Debug)]
+pub struct Played {
+    pub events: Vec<Event>,
+    pub comments: Vec<Duration>,
+}
+
+impl Played {
+    /// Name and data of the last event.
+    ///
+    /// # Panics
+    /// Never: a stream without an end event is not [`Played`].
+    #[must_use]
+    pub fn end(&self) -> &Event {
+        self.events.last().expect("an end event")
+    }
+
+    /// The data of `done`.
+    ///
+    /// # Panics
+    /// Where the stream ended otherwise.
+    #[must_use]
+    #[track_caller]
+    pub fn done(&self) -> &Value {
+        assert_eq!(self.end().name, "done", "{:?}", self.end());
+        &self.end().data
+    }
+
+    /// The text of all chunks.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.events.iter().filter_map(|event| event.data["chunk"].as_str()).collect()
+    }
+}
