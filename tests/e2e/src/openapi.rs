@@ -264,9 +264,9 @@ fn walk_content(value: &Value, at: &str, found: &mut Vec<String>) {
     for (name, inner) in value.as_object().into_iter().flatten() {
         let at = format!("{at}.{name}");
         if name == "schema" {
-            walk_schema(inner, &at, found)
+            walk_schema(inner, &at, found);
         } else {
-            walk_content(inner, &at, found)
+            walk_content(inner, &at, found);
         }
     }
     for inner in list(value) {
