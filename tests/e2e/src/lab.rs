@@ -31,6 +31,7 @@ use crate::image::Rootfs;
 use crate::leaks;
 use crate::openapi::Document;
 use crate::session::Session;
+use crate::wait;
 
 /// A daemon that takes longer to start or to stop is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,7 +61,6 @@ struct Own {
 #[derive(Debug)]
 struct Daemon {
     child: Child,
-    pidfd: OwnedFd,
 }
 
 /// A daemon that did not start.
@@ -359,7 +359,7 @@ impl Lab {
     pub fn wait(&mut self) -> ExitStatus {
         let own = self.own.as_mut().expect("a lab of one's own");
         let mut daemon = own.daemon.take().expect("a running daemon");
-        if !daemon.ends_within(PATIENCE) {
+        if !wait::ends_within(&daemon.child, PATIENCE) {
             daemon.child.kill().expect("kill the daemon");
             daemon.child.wait().expect("reap the daemon");
             panic!("the daemon did not stop within {PATIENCE:?}: {}", self.log());
@@ -429,7 +429,7 @@ impl Lab {
             left.extend(dirs.into_iter().filter(of_session));
             left
         };
-        crate::wait::until_empty(leaks::SETTLE, left)
+        wait::until_empty(leaks::SETTLE, left)
     }
 
     /// Starts a prepared lab.
@@ -468,7 +468,7 @@ impl Lab {
             let status = child.wait().expect("reap the daemon");
             return Err(Refusal { status, log: self.log() });
         }
-        own.daemon = Some(Daemon { child, pidfd });
+        own.daemon = Some(Daemon { child });
         let addr = fs::read_to_string(&addr_file).expect("the address");
         self.client.addr = addr.trim().parse().expect("an address");
         self.read_document();
@@ -554,13 +554,6 @@ impl Drop for Lab {
         }
         let left = self.close();
         assert!(left.is_empty(), "left behind: {left:#?}");
-    }
-}
-
-impl Daemon {
-    fn ends_within(&self, limit: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        poll(&mut fds, Some(&timespec(limit))).expect("poll") > 0
     }
 }
 

@@ -4,10 +4,7 @@
 //! is printed and counted. With `SANDKASTEN_NO_SKIP=1` it is a failure, unless `tests/skips.toml`
 //! names the test and what it lacks; a test that stands there and could run is a failure too.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-
-use crate::host::{Need, Requirement};
+use crate::host::Need;
 
 const LIST: &str = include_str!("../../skips.toml");
 
@@ -34,8 +31,7 @@ pub fn name_of<T>(_here: T) -> String {
     path.rsplit("::").next().unwrap_or(path).to_owned()
 }
 
-/// Whether the test is to be left. Says so on stdout and in the file that `SANDKASTEN_TEST_SKIPS`
-/// names, where the suite's last line is counted from.
+/// Whether the test is to be left. Says so on stdout, where the suite's last line is counted from.
 ///
 /// # Panics
 /// Where skips are not allowed and the list does not have this one, or has one that is not needed.
@@ -58,18 +54,9 @@ pub fn lacks(test: &str, needs: &[Need]) -> bool {
         }
     }
     if let Some(missing) = missing {
-        report(test, missing);
+        println!("\nSKIP {test}: {}", missing.reason);
     }
     missing.is_some()
-}
-
-fn report(test: &str, missing: &Requirement) {
-    let line = format!("SKIP {test}: {}\n", missing.reason);
-    print!("{line}");
-    if let Some(path) = std::env::var_os("SANDKASTEN_TEST_SKIPS") {
-        let file = OpenOptions::new().append(true).create(true).open(&path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the skip");
-    }
 }
 
 /// What the list says that a test lacks.

@@ -4,7 +4,12 @@
 //! things have none: state of `/proc` and `/sys`, which is looked at until a deadline, and the
 //! pauses that a case prescribes.
 
+use std::fs::File;
+use std::process::Child;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 const STEP: Duration = Duration::from_millis(20);
 
@@ -36,4 +41,25 @@ pub fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         std::thread::sleep(STEP);
     }
+}
+
+/// Whether a process ends within `limit`. It is not reaped.
+///
+/// # Panics
+/// Where the kernel has no pidfds.
+#[must_use]
+pub fn ends_within(child: &Child, limit: Duration) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("pidfd_open");
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).expect("a short time");
+    poll(&mut fds, Some(&limit)).expect("poll") > 0
+}
+
+/// A file without a name.
+///
+/// # Errors
+/// Where there is no room for it.
+pub fn scratch_file() -> std::io::Result<File> {
+    tempfile::tempfile()
 }

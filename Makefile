@@ -1,0 +1,23 @@
+# Everything goes through cargo; this is the front. See CONTRIBUTING.md.
+
+.PHONY: build demo test lint clean cargo
+
+build: cargo ## the release binary, static, at target/release/sandkasten
+	cargo xtask build
+
+demo: ## an agent's first minutes in a real sandbox
+	scripts/demo
+
+test: cargo ## every suite (as root)
+	cargo xtask test all
+
+lint: cargo ## format, lints, crate graph, text rules
+	cargo xtask tidy
+
+clean: cargo
+	cargo clean
+
+cargo:
+	@command -v cargo >/dev/null || { echo "Rust is missing. Install it with"; \
+	  echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --default-toolchain 1.95"; \
+	  echo '  . "$$HOME/.cargo/env"'; exit 1; }

@@ -1,0 +1,203 @@
+//! Runs tests, each in a process of its own.
+//!
+//! Namespaces, cgroups and the launcher belong to a process, so tests must not share one; and a
+//! fresh machine has no nextest. Invariant: every test that the binaries list runs exactly once;
+//! one that is killed at its time limit has failed.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::cargo::cargo;
+
+/// Tests in a module of this name run with nothing beside them.
+const ALONE: &str = "alone::";
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// What takes longer is shown with its time.
+const SLOW: Duration = Duration::from_secs(10);
+
+/// What came of some tests.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// One test of one binary.
+#[derive(Debug, Clone)]
+struct Test {
+    binary: PathBuf,
+    dir: PathBuf,
+    name: String,
+}
+
+enum Outcome {
+    Passed,
+    Skipped,
+    Failed(String),
+}
+
+/// Builds what `selection` names (arguments of `cargo test`) and runs it; `filter` picks tests by a
+/// part of their name.
+pub fn run(
+    selection: &[&str],
+    variables: &[(String, std::ffi::OsString)],
+    filter: &[String],
+) -> anyhow::Result<Count> {
+    let mut tests = list(&build(selection)?)?;
+    tests.retain(|test| filter.is_empty() || filter.iter().any(|part| test.name.contains(part)));
+    if tests.is_empty() {
+        bail!("no tests in {selection:?}");
+    }
+    let (alone, together): (VecDeque<Test>, VecDeque<Test>) =
+        tests.into_iter().partition(|test| test.name.contains(ALONE));
+    let mut count = side_by_side(together, variables)?;
+    for test in alone {
+        count += tell(&test, variables)?;
+    }
+    Ok(count)
+}
+
+/// Test binaries with the directory that each runs in.
+fn build(selection: &[&str]) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+    let mut command = cargo(&["test", "--locked", "--no-run"]);
+    command.args(["--message-format", "json-render-diagnostics"]).args(selection);
+    let output = command.stderr(Stdio::inherit()).output().context("run cargo test")?;
+    if !output.status.success() {
+        bail!("cargo test --no-run: {}", output.status);
+    }
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: Value = serde_json::from_str(line).unwrap_or_default();
+        let is_test = message["profile"]["test"] == true;
+        let manifest = message["manifest_path"].as_str().unwrap_or_default();
+        if let Some(binary) = message["executable"].as_str().filter(|_| is_test) {
+            let dir = PathBuf::from(manifest).parent().context("a manifest's folder")?.to_owned();
+            found.push((PathBuf::from(binary), dir));
+        }
+    }
+    Ok(found)
+}
+
+fn list(binaries: &[(PathBuf, PathBuf)]) -> anyhow::Result<Vec<Test>> {
+    let mut tests = Vec::new();
+    for (binary, dir) in binaries {
+        let output = Command::new(binary).args(["--list", "--format", "terse"]).output();
+        let output = output.with_context(|| format!("list {}", binary.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        tests.extend(names.map(|name| Test {
+            binary: binary.clone(),
+            dir: dir.clone(),
+            name: name.to_owned(),
+        }));
+    }
+    Ok(tests)
+}
+
+fn side_by_side(
+    tests: VecDeque<Test>,
+    variables: &[(String, std::ffi::OsString)],
+) -> anyhow::Result<Count> {
+    let queue = Mutex::new(tests);
+    let total = Mutex::new(Count::default());
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        let work = || -> anyhow::Result<()> {
+            loop {
+                let Some(test) = queue.lock().expect("no panic").pop_front() else { return Ok(()) };
+                let count = tell(&test, variables)?;
+                *total.lock().expect("no panic") += count;
+            }
+        };
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        running.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
+    })?;
+    Ok(total.into_inner().expect("no panic"))
+}
+
+/// Runs a test and says what came of it.
+fn tell(test: &Test, variables: &[(String, std::ffi::OsString)]) -> anyhow::Result<Count> {
+    let start = Instant::now();
+    let (outcome, output) = perform(test, variables)?;
+    let took = start.elapsed();
+    let time = if took > SLOW { format!(" ({:.0} s)", took.as_secs_f64()) } else { String::new() };
+    let mut count = Count::default();
+    match outcome {
+        Outcome::Passed => {
+            count.passed = 1;
+            println!("ok     {}{time}", test.name);
+        }
+        Outcome::Skipped => {
+            count.skipped = 1;
+            let line = output.lines().find(|line| line.starts_with("SKIP ")).unwrap_or_default();
+            println!("{line}");
+        }
+        Outcome::Failed(how) => {
+            count.failed = 1;
+            println!("FAILED {}{time}: {how}\n{output}", test.name);
+        }
+    }
+    Ok(count)
+}
+
+fn perform(
+    test: &Test,
+    variables: &[(String, std::ffi::OsString)],
+) -> anyhow::Result<(Outcome, String)> {
+    // A file, not a pipe: a daemon that the test started may outlive it and hold it open.
+    let mut output = tempfile()?;
+    let mut command = Command::new(&test.binary);
+    command.args([&test.name, "--exact", "--nocapture"]).current_dir(&test.dir);
+    command.envs(variables.iter().cloned()).stdin(Stdio::null());
+    command.stdout(output.try_clone()?).stderr(output.try_clone()?);
+    let mut child = command.spawn().with_context(|| format!("run {}", test.binary.display()))?;
+    let how = ends(&mut child)?;
+    let mut text = Vec::new();
+    output.seek(SeekFrom::Start(0))?;
+    output.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let outcome = match how {
+        Some(how) => Outcome::Failed(how),
+        None if text.lines().any(|line| line.starts_with("SKIP ")) => Outcome::Skipped,
+        None => Outcome::Passed,
+    };
+    Ok((outcome, text))
+}
+
+/// Waits for a test's end; how it failed, if it did.
+fn ends(child: &mut Child) -> anyhow::Result<Option<String>> {
+    if !sandkasten_e2e::wait::ends_within(child, TIME_LIMIT) {
+        child.kill()?;
+        child.wait()?;
+        return Ok(Some(format!("not over after {TIME_LIMIT:?}")));
+    }
+    let status = child.wait()?;
+    Ok((!status.success()).then(|| status.to_string()))
+}
+
+fn tempfile() -> anyhow::Result<File> {
+    sandkasten_e2e::wait::scratch_file().context("a temporary file")
+}

@@ -1,0 +1,142 @@
+//! The suites, and what each needs before it can run.
+//!
+//! Invariant: a suite ends with one line, `NAME N passed, N failed, N skipped`, and leaves nothing
+//! on the host: what it leaves is one more failure.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use anyhow::{Context, bail};
+use sandkasten_e2e::Lab;
+use sandkasten_e2e::leaks::Snapshot;
+
+use crate::build;
+use crate::runner::{self, Count};
+
+struct Suite {
+    name: &'static str,
+    what: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The crates' own tests.
+    Unit,
+    /// A target of the end-to-end tests, each test with a daemon of its own.
+    Own,
+    /// The same, with the suite's daemon and its images `base` and `python` beside.
+    Shared,
+}
+
+const SUITES: [Suite; 9] = [
+    Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
+    Suite { name: "api", what: "published clients, wire traps, cases", kind: Kind::Shared },
+    Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
+    Suite { name: "http", what: "keys, limits, hostile peers, logs", kind: Kind::Own },
+    Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },
+    Suite { name: "faults", what: "a create that fails at every step", kind: Kind::Own },
+    Suite { name: "doctor", what: "each guarantee, given and taken away", kind: Kind::Own },
+    Suite { name: "cli", what: "each command", kind: Kind::Own },
+    Suite { name: "docs", what: "what README says, run", kind: Kind::Shared },
+];
+
+pub fn names() -> Vec<&'static str> {
+    SUITES.iter().map(|suite| suite.name).collect()
+}
+
+pub fn list() -> String {
+    let mut text = String::new();
+    for suite in &SUITES {
+        writeln!(text, "{:8} {}", suite.name, suite.what).expect("write to memory");
+    }
+    text + "all      every one of them\n"
+}
+
+/// Runs suites one after the other; whether all of them passed. A name may be followed by parts of
+/// test names after a colon: `jail:i_07`.
+pub fn run(names: &[&str]) -> anyhow::Result<bool> {
+    let mut chosen = Vec::new();
+    for name in names {
+        let (name, filter) = name.split_once(':').unwrap_or((name, ""));
+        let suite = SUITES.iter().find(|suite| suite.name == name);
+        let suite = suite.with_context(|| format!("no suite `{name}`; there are\n{}", list()))?;
+        let filter = filter.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        chosen.push((suite, filter));
+    }
+    let mut lines = Vec::new();
+    let mut green = true;
+    for (suite, filter) in chosen {
+        println!("== {}: {}", suite.name, suite.what);
+        let count = suite.run(filter)?;
+        let line = format!("{} {count}", suite.name);
+        println!("{line}");
+        green &= count.failed == 0;
+        lines.push(line);
+    }
+    if lines.len() > 1 {
+        println!("== all suites\n{}", lines.join("\n"));
+    }
+    Ok(green)
+}
+
+impl Suite {
+    fn run(&self, filter: Vec<String>) -> anyhow::Result<Count> {
+        if self.kind == Kind::Unit {
+            return unit(&filter);
+        }
+        if !is_root() {
+            bail!("the suite `{}` starts daemons: run it as root", self.name);
+        }
+        let mut variables = binaries(self.name)?;
+        let before = Snapshot::take();
+        let mut count = {
+            let shared = (self.kind == Kind::Shared).then(shared_lab);
+            let of_lab = shared.iter().flat_map(Lab::variables);
+            variables.extend(of_lab.map(|(name, value)| (name.to_owned(), value)));
+            let target = ["-p", "sandkasten-e2e", "--test", self.name];
+            runner::run(&target, &variables, &filter)?
+        };
+        let left = before.left_since(is_ours);
+        if !left.is_empty() {
+            println!("FAILED the suite left behind: {left:#?}");
+            count.failed += 1;
+        }
+        Ok(count)
+    }
+}
+
+/// The crates' tests, and those of the harness.
+fn unit(filter: &[String]) -> anyhow::Result<Count> {
+    let mut count = runner::run(&["--workspace", "--exclude", "sandkasten-e2e"], &[], filter)?;
+    count += runner::run(&["-p", "sandkasten-e2e", "--lib"], &[], filter)?;
+    Ok(count)
+}
+
+/// Builds what a suite runs and says where it is.
+fn binaries(suite: &str) -> anyhow::Result<Vec<(String, OsString)>> {
+    let mut variables = vec![("SANDKASTEN_TEST_BIN", build::release()?)];
+    if suite == "jail" {
+        variables.push(("SANDKASTEN_TEST_PROBE", build::probe()?));
+    }
+    if suite == "faults" {
+        variables.push(("SANDKASTEN_TEST_FAULTY_BIN", build::faulty()?));
+    }
+    Ok(variables.into_iter().map(|(name, path)| (name.to_owned(), path.into())).collect())
+}
+
+/// A daemon with the built images, which all tests of a suite use.
+fn shared_lab() -> Lab {
+    println!("images base and python, from the cache where they are there");
+    Lab::builder().recipe("base").recipe("python").start()
+}
+
+/// Whether something on the leak list can be ours. In CI nothing else runs, so everything is; on a
+/// developer's machine, what labs are named after.
+fn is_ours(entry: &str) -> bool {
+    std::env::var_os("SANDKASTEN_NO_SKIP").is_some() || entry.contains("sandkasten-test-")
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
