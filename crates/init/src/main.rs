@@ -1,1 +1,49 @@
-fn main() {}
+//! PID 1 of a session: reaps, runs the persistent shell, executes commands, opens files.
+//!
+//! ```text
+//!   engine <── control socket ──> link ──> session ──┬──> exec, kill, output, status, line
+//!                                                    ├──> shell ──> supervisor ──> spawn
+//!                                                    └──> files
+//! ```
+//!
+//! init shares the box with hostile code. What protects it: ids that nobody else has, an undumpable
+//! process from a sealed memfd, a control socket without a name, an effective capability set that is
+//! empty but for the moment something is needed, and one loop that never waits for the payload: every
+//! descriptor is non-blocking, every path of the payload's is opened with a user's rights.
+//!
+//! It must not know: HTTP, sessions other than its own, the host. It trusts the engine's frames only
+//! so far as they decode. `unsafe` stands in `spawn` alone.
+
+mod clock;
+mod cwd;
+mod exec;
+mod files;
+mod kill;
+mod line;
+mod link;
+mod output;
+mod poll;
+mod processes;
+mod rights;
+mod runtime;
+mod session;
+mod shell;
+mod spawn;
+mod start;
+mod state;
+mod status;
+mod supervisor;
+mod world;
+
+use std::process::ExitCode;
+
+/// What the engine learns from a start that failed: the exit code names the step.
+fn main() -> ExitCode {
+    match start::session() {
+        Ok(session) => match session.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_poller_failed) => ExitCode::from(90),
+        },
+        Err(step) => ExitCode::from(step.exit_code()),
+    }
+}

@@ -1,0 +1,233 @@
+//! The lines that a shell is given. Pure text; nothing here touches the system.
+//!
+//! The backslash before each word of ours keeps aliases away, `builtin` and `command` keep functions
+//! of the payload away. Only operators stand outside of such words: a reserved word like `if` can be
+//! an alias in bash. A first line `\builtin : ''` makes bash report ended jobs to `/dev/null` instead of into
+//! the command's output, and empties `$?` and `$_`.
+
+use sandkasten_protocol::Shell;
+
+/// Where a command's output goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Outputs<'a> {
+    /// stdout and stderr to one path.
+    One(&'a str),
+    Two {
+        stdout: &'a str,
+        stderr: &'a str,
+    },
+}
+
+/// What is to be evaluated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Text<'a> {
+    Inline(&'a [u8]),
+    /// bash alone: the text stands in a file, but for the newlines at its end, which `$(<…)` strips.
+    InFile {
+        path: &'a str,
+        newlines_at_end: usize,
+    },
+}
+
+/// Names and values of one command's environment.
+pub(crate) type Env = [(Vec<u8>, Vec<u8>)];
+
+/// First line of a new shell: enters `cwd` (else `/`), and answers with the version of bash (empty in
+/// another shell) and the working directory.
+pub(crate) fn start(shell: Shell, cwd: &[u8], status: &str) -> Vec<u8> {
+    let call = caller(shell);
+    let mut line = Vec::new();
+    push(&mut line, &[call, b"cd -- ", &quote(cwd), b" || ", call, b"cd /; "]);
+    // The directory the shell was started in is no business of the session.
+    push(&mut line, &[call, b"unset -v OLDPWD; "]);
+    if shell == Shell::Bash {
+        push(&mut line, &[call, b"declare -x OLDPWD; "]);
+    }
+    push(&mut line, &[call, b"printf '%s %s\\0' \"${BASH_VERSION-}\" \"${PWD-}\" >"]);
+    push(&mut line, &[status.as_bytes(), b"\n"]);
+    line
+}
+
+/// Answers 0 where every name can be assigned to.
+pub(crate) fn probe_env(shell: Shell, env: &Env, status: &str) -> Vec<u8> {
+    let mut line = fresh(shell);
+    for (name, _value) in env {
+        push(&mut line, &[b"( ", name, b"= ) 2>/dev/null && "]);
+    }
+    push(&mut line, &[caller(shell), b":; "]);
+    push_status(&mut line, shell, status);
+    line.push(b'\n');
+    line
+}
+
+/// Answers 0 where `dir` was entered.
+pub(crate) fn change_dir(shell: Shell, dir: &[u8], status: &str) -> Vec<u8> {
+    let call = caller(shell);
+    let mut line = fresh(shell);
+    push(&mut line, &[call, b"cd -- ", &quote(dir), b" </dev/null >/dev/null 2>&1 && "]);
+    push(&mut line, &[call, b":; "]);
+    push_status(&mut line, shell, status);
+    line.push(b'\n');
+    line
+}
+
+/// Evaluates a command and answers with its status.
+pub(crate) fn command(
+    shell: Shell,
+    text: Text<'_>,
+    env: &Env,
+    outputs: Outputs<'_>,
+    status: &str,
+) -> Vec<u8> {
+    let mut line = fresh(shell);
+    match shell {
+        Shell::Bash => {
+            push_env(&mut line, env);
+            // Before a bare `builtin eval` an assignment holds for the first command only.
+            let eval: &[u8] =
+                if env.is_empty() { b"\\builtin eval " } else { b"\\builtin command eval " };
+            push(&mut line, &[eval, &argument(text), b" "]);
+            push_outputs(&mut line, outputs);
+            line.extend(b"; ");
+            push_status(&mut line, shell, status);
+        }
+        Shell::Sh => {
+            line.extend(b"\\command exec ");
+            push_outputs(&mut line, outputs);
+            line.extend(b"; ");
+            push_env(&mut line, env);
+            push(&mut line, &[b"\\command eval ", &argument(text), b"; "]);
+            push_status(&mut line, shell, status);
+            line.extend(b"; \\command exec >/dev/null 2>&1");
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+/// Whether the shells can take this as the name of a variable.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    let letter = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
+    name.first().is_some_and(letter) && name.iter().all(|b| letter(b) || b.is_ascii_digit())
+}
+
+/// How many newlines a text ends with.
+pub(crate) fn newlines_at_end(text: &[u8]) -> usize {
+    text.iter().rev().take_while(|b| **b == b'\n').count()
+}
+
+fn fresh(shell: Shell) -> Vec<u8> {
+    [caller(shell), b": ''\n"].concat()
+}
+
+fn caller(shell: Shell) -> &'static [u8] {
+    match shell {
+        Shell::Bash => b"\\builtin ",
+        Shell::Sh => b"\\command ",
+    }
+}
+
+fn push_env(line: &mut Vec<u8>, env: &Env) {
+    for (name, value) in env {
+        push(line, &[name, b"=", &quote(value), b" "]);
+    }
+}
+
+fn push_outputs(line: &mut Vec<u8>, outputs: Outputs<'_>) {
+    match outputs {
+        Outputs::One(path) => push(line, &[b"</dev/null >", path.as_bytes(), b" 2>&1"]),
+        Outputs::Two { stdout, stderr } => {
+            push(line, &[b"</dev/null >", stdout.as_bytes(), b" 2>", stderr.as_bytes()]);
+        }
+    }
+}
+
+fn push_status(line: &mut Vec<u8>, shell: Shell, status: &str) {
+    push(line, &[caller(shell), b"printf '%s %s\\0' \"$?\" \"${PWD-}\" >", status.as_bytes()]);
+}
+
+fn argument(text: Text<'_>) -> Vec<u8> {
+    match text {
+        Text::Inline(text) => quote(text),
+        Text::InFile { path, newlines_at_end } => {
+            let mut argument = format!("\"$(<{path})\"").into_bytes();
+            if newlines_at_end > 0 {
+                argument.extend(quote(&vec![b'\n'; newlines_at_end]));
+            }
+            argument
+        }
+    }
+}
+
+fn quote(text: &[u8]) -> Vec<u8> {
+    let mut quoted = Vec::with_capacity(text.len() + 2);
+    quoted.push(b'\'');
+    for part in text.split_inclusive(|b| *b == b'\'') {
+        match part.split_last() {
+            Some((b'\'', rest)) => push(&mut quoted, &[rest, b"'\\''"]),
+            _ => quoted.extend(part),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+fn push(line: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        line.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn text(line: Vec<u8>) -> String {
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn quotes_survive() {
+        assert_eq!(quote(b"it's"), b"'it'\\''s'");
+        assert_eq!(quote(b"''"), b"''\\'''\\'''");
+        assert_eq!(quote(b"a\n$x`\\"), b"'a\n$x`\\'");
+        assert_eq!(quote(b""), b"''");
+    }
+
+    #[test]
+    fn bash_line() {
+        let line = command(Shell::Bash, Text::Inline(b"ls"), &[], Outputs::One("/o"), "/s");
+        assert_eq!(
+            text(line),
+            "\\builtin : ''\n\\builtin eval 'ls' </dev/null >/o 2>&1; \
+             \\builtin printf '%s %s\\0' \"$?\" \"${PWD-}\" >/s\n"
+        );
+    }
+
+    #[test]
+    fn sh_line() {
+        let outputs = Outputs::Two { stdout: "/o", stderr: "/e" };
+        let env = [(b"A".to_vec(), b"x y".to_vec())];
+        let line = command(Shell::Sh, Text::Inline(b"ls"), &env, outputs, "/s");
+        assert_eq!(
+            text(line),
+            "\\command : ''\n\\command exec </dev/null >/o 2>/e; A='x y' \\command eval 'ls'; \
+             \\command printf '%s %s\\0' \"$?\" \"${PWD-}\" >/s; \\command exec >/dev/null 2>&1\n"
+        );
+    }
+
+    #[test]
+    fn newlines_at_the_end_of_a_file_are_kept() {
+        let text = Text::InFile { path: "/f", newlines_at_end: 2 };
+        assert_eq!(argument(text), b"\"$(</f)\"'\n\n'");
+        assert_eq!(newlines_at_end(b"a\n\nb\n\n\n"), 3);
+    }
+
+    #[test]
+    fn names() {
+        assert!(is_name(b"_A1"));
+        for bad in [&b""[..], b"1A", b"A-B", b"A=B", "Ä".as_bytes(), b"A;x"] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Where a command's output comes from: FIFOs or the master of a PTY.
+//!
+//! A source is read to its end, even after its command is over: a background job that still writes
+//! must neither wait nor die by SIGPIPE.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+use sandkasten_protocol::{DATA_BYTES_MAX, OutputMode, Stream};
+
+use crate::line::Outputs;
+use crate::poll::{Poller, Token, Want};
+use crate::rights::Ids;
+use crate::runtime::Fifo;
+use crate::world::World;
+
+/// Size of a PTY until somebody can say another.
+const WINDOW: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+const DEVPTS_MAGIC: i64 = 0x1cd1;
+
+/// One stream of output.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) id: u32,
+    pub(crate) stream: Stream,
+    read: OwnedFd,
+    is_watched: bool,
+    is_over: bool,
+    /// Bytes that were there when the command ended, and so are its own.
+    owed: u64,
+}
+
+/// The other ends, as the shell opens them. Closed and unnamed with this value.
+#[derive(Debug)]
+pub(crate) enum Sinks {
+    Merged {
+        output: String,
+        _name: Name,
+    },
+    Split {
+        stdout: String,
+        stderr: String,
+        _names: [Name; 2],
+    },
+    /// The slave is held until the shell has opened it: a master without one reads as ended.
+    Pty {
+        slave_path: String,
+        _slave: OwnedFd,
+    },
+}
+
+type Name = crate::runtime::Entry;
+
+impl Sinks {
+    pub(crate) fn outputs(&self) -> Outputs<'_> {
+        match self {
+            Self::Merged { output, .. } => Outputs::One(output),
+            Self::Split { stdout, stderr, .. } => Outputs::Two { stdout, stderr },
+            Self::Pty { slave_path, .. } => Outputs::One(slave_path),
+        }
+    }
+}
+
+/// Makes both ends for a command.
+pub(crate) fn open(
+    world: &mut World,
+    mode: OutputMode,
+    ids: Ids,
+) -> io::Result<(Vec<Source>, Sinks)> {
+    match mode {
+        OutputMode::Merged => {
+            let (output, name, source) = open_fifo(world, Stream::Output)?;
+            Ok((vec![source], Sinks::Merged { output, _name: name }))
+        }
+        OutputMode::Split => {
+            let (stdout, name1, source1) = open_fifo(world, Stream::Stdout)?;
+            let (stderr, name2, source2) = open_fifo(world, Stream::Stderr)?;
+            Ok((vec![source1, source2], Sinks::Split { stdout, stderr, _names: [name1, name2] }))
+        }
+        OutputMode::Pty => {
+            let (master, slave, slave_path) = open_pty(world, ids)?;
+            let source = Source::new(&mut world.poller, Stream::Pty, master);
+            Ok((vec![source], Sinks::Pty { slave_path, _slave: slave }))
+        }
+    }
+}
+
+fn open_fifo(world: &mut World, stream: Stream) -> io::Result<(String, Name, Source)> {
+    let Fifo { name, read } = world.run.fifo()?;
+    let source = Source::new(&mut world.poller, stream, read);
+    Ok((name.path(), name, source))
+}
+
+/// A fresh PTY whose slave belongs to `ids`, since the opener's ids become the slave's.
+fn open_pty(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd, String)> {
+    let master = world.rights.act_as(ids, || {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+        rustix::fs::openat2(CWD, "/dev/pts/ptmx", flags, Mode::empty(), resolve)
+    })?;
+    if rustix::fs::fstatfs(&master)?.f_type != DEVPTS_MAGIC {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    rustix::pty::unlockpt(&master)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    rustix::termios::tcsetwinsize(&master, WINDOW)?;
+    let path = rustix::pty::ptsname(&master, Vec::new())?;
+    let path = path.into_string().map_err(|_not_text| io::ErrorKind::InvalidData)?;
+    Ok((master, slave, path))
+}
+
+impl Source {
+    fn new(poller: &mut Poller, stream: Stream, read: OwnedFd) -> Self {
+        let id = poller.fresh_id();
+        Self { id, stream, read, is_watched: false, is_over: false, owed: 0 }
+    }
+
+    /// Asks the poller to tell of output, or not to. Without that even the end of a FIFO would wake
+    /// the loop for ever.
+    pub(crate) fn watch(&mut self, poller: &Poller, wanted: Wanted) {
+        let wanted = wanted == Wanted::Yes && !self.is_over;
+        if wanted && !self.is_watched {
+            self.is_watched = poller.add(&self.read, Token::Output(self.id), Want::Read).is_ok();
+        } else if !wanted && self.is_watched {
+            poller.remove(&self.read);
+            self.is_watched = false;
+        }
+    }
+
+    /// Reads once, at most that much. Nothing: there is nothing, or the source is over.
+    pub(crate) fn read(&mut self, poller: &Poller, most: usize) -> Vec<u8> {
+        let mut data = vec![0; most.min(DATA_BYTES_MAX)];
+        match rustix::io::read(&self.read, &mut data) {
+            Ok(0) => self.end(poller),
+            Ok(length) => {
+                data.truncate(length);
+                self.owed = self.owed.saturating_sub(length as u64);
+                return data;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // A PTY says EIO when its last slave is closed.
+            Err(_) => self.end(poller),
+        }
+        Vec::new()
+    }
+
+    /// The command is over: what is there now has still to be read.
+    pub(crate) fn note_owed(&mut self) {
+        self.owed = rustix::io::ioctl_fionread(&self.read).unwrap_or(0);
+    }
+
+    pub(crate) fn owes(&self) -> bool {
+        !self.is_over && self.owed > 0
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn end(&mut self, poller: &Poller) {
+        self.is_over = true;
+        self.watch(poller, Wanted::No);
+    }
+}
+
+/// Whether output is to be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Yes,
+    No,
+}
+
+/// Sources of commands that are over. What comes from them is thrown away.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    sources: Vec<Source>,
+    pub(crate) thrown_away_bytes: u64,
+}
+
+/// Sources that are kept. Each takes a process that still holds its other end, so honest sessions
+/// stay far below; beyond it the oldest goes, whose writers then get SIGPIPE.
+const LATE_MAX: usize = 4096;
+
+impl Late {
+    pub(crate) fn take(&mut self, poller: &Poller, sources: Vec<Source>) {
+        for mut source in sources {
+            source.watch(poller, Wanted::Yes);
+            if !source.is_over() {
+                self.sources.push(source);
+            }
+        }
+        while self.sources.len() > LATE_MAX {
+            self.sources.remove(0).watch(poller, Wanted::No);
+        }
+    }
+
+    pub(crate) fn on_output(&mut self, poller: &Poller, id: u32) {
+        let Some(index) = self.sources.iter().position(|s| s.id == id) else { return };
+        let Some(source) = self.sources.get_mut(index) else { return };
+        self.thrown_away_bytes += source.read(poller, DATA_BYTES_MAX).len() as u64;
+        if source.is_over() {
+            self.sources.remove(index);
+        }
+    }
+}

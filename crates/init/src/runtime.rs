@@ -1,0 +1,141 @@
+//! init's own directory `/.sandkasten`: FIFOs and long commands.
+//!
+//! The payload can pass through the directory but neither list it nor make anything in it; names are
+//! 128 random bits. Nothing here trusts a name that it did not make itself, and no open waits.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use sandkasten_protocol::RUN_DIR;
+
+/// Payload writes, init reads.
+const FIFO_MODE: u32 = 0o622;
+/// Payload reads, init writes.
+const SCRIPT_MODE: u32 = 0o644;
+const DIR_MODE: u32 = 0o711;
+
+#[derive(Debug)]
+pub(crate) struct RunDir {
+    dir: Rc<OwnedFd>,
+}
+
+/// A FIFO that the payload writes to by its name.
+#[derive(Debug)]
+pub(crate) struct Fifo {
+    /// Removes the name.
+    pub(crate) name: Entry,
+    pub(crate) read: OwnedFd,
+}
+
+/// Something in the run directory that is removed with its value.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    dir: Rc<OwnedFd>,
+    name: String,
+    flags: AtFlags,
+}
+
+impl Entry {
+    /// Where the payload finds it.
+    pub(crate) fn path(&self) -> String {
+        format!("{RUN_DIR}/{}", self.name)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Nobody but init removes names here, so this works or the tmpfs is gone with the box.
+        let _ = rustix::fs::unlinkat(&*self.dir, &self.name, self.flags);
+    }
+}
+
+impl Fifo {
+    pub(crate) fn path(&self) -> String {
+        self.name.path()
+    }
+}
+
+/// The FIFO that a shell reads its script from, in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct ScriptFifo {
+    pub(crate) write: OwnedFd,
+    pub(crate) place: ScriptPlace,
+}
+
+/// Directory and name of a script, removed with this value.
+#[derive(Debug)]
+pub(crate) struct ScriptPlace {
+    /// What the shell starts in. Declared before `entry`, whose removal needs it empty.
+    pub(crate) dir: OwnedFd,
+    name: &'static str,
+    _entry: Entry,
+}
+
+impl Drop for ScriptPlace {
+    fn drop(&mut self) {
+        let _ = rustix::fs::unlinkat(&self.dir, self.name, AtFlags::empty());
+    }
+}
+
+impl RunDir {
+    pub(crate) fn open() -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self { dir: Rc::new(rustix::fs::openat(CWD, RUN_DIR, flags, Mode::empty())?) })
+    }
+
+    /// A FIFO for the payload's writing, its read end open and non-blocking.
+    pub(crate) fn fifo(&self) -> io::Result<Fifo> {
+        let name = random_name()?;
+        rustix::fs::mkfifoat(&*self.dir, &name, Mode::from_raw_mode(FIFO_MODE))?;
+        let name = self.entry(name, AtFlags::empty());
+        let read = open_fifo(&*name.dir, &name.name, OFlags::RDONLY)?;
+        Ok(Fifo { name, read })
+    }
+
+    /// A file with these bytes, for the payload's reading.
+    pub(crate) fn text(&self, bytes: &[u8]) -> io::Result<Entry> {
+        let name = random_name()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(SCRIPT_MODE);
+        let file = rustix::fs::openat(&*self.dir, &name, flags, mode)?;
+        let entry = self.entry(name, AtFlags::empty());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let written = rustix::io::write(&file, rest)?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(entry)
+    }
+
+    /// A script FIFO of this name, its write end open and non-blocking.
+    pub(crate) fn script(&self, name: &'static str) -> io::Result<ScriptFifo> {
+        let random = random_name()?;
+        rustix::fs::mkdirat(&*self.dir, &random, Mode::from_raw_mode(DIR_MODE))?;
+        let entry = self.entry(random, AtFlags::REMOVEDIR);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&*self.dir, &entry.name, flags, Mode::empty())?;
+        let place = ScriptPlace { dir, name, _entry: entry };
+        rustix::fs::mkfifoat(&place.dir, name, Mode::from_raw_mode(SCRIPT_MODE))?;
+        // Open for both: that needs no reader yet, and a write never fails for want of one.
+        let write = open_fifo(&place.dir, name, OFlags::RDWR)?;
+        Ok(ScriptFifo { write, place })
+    }
+
+    fn entry(&self, name: String, flags: AtFlags) -> Entry {
+        Entry { dir: Rc::clone(&self.dir), name, flags }
+    }
+}
+
+fn open_fifo(dir: impl AsFd, name: &str, access: OFlags) -> io::Result<OwnedFd> {
+    let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// 128 random bits in hexadecimal.
+pub(crate) fn random_name() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}

@@ -1,0 +1,491 @@
+//! The session: the loop, and what each event means for the shell and the command that runs.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions};
+use sandkasten_protocol::{Exec, FromInit, Hello, How, ToInit, VERSION};
+
+use crate::clock::Moment;
+use crate::cwd;
+use crate::exec::{Outcome, Phase, Running, Step};
+use crate::files::Files;
+use crate::kill::Killer;
+use crate::line;
+use crate::link;
+use crate::output::Late;
+use crate::poll::Token;
+use crate::processes::Kept;
+use crate::shell::{Change, Found, Setup, ShellProcess};
+use crate::state::Saved;
+use crate::status::{Record, Said};
+use crate::supervisor::Ended;
+use crate::world::World;
+
+/// Children that are reaped before other events have their turn.
+const REAP_BATCH: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    world: World,
+    nonce: [u8; 16],
+    children: OwnedFd,
+    /// More children may wait to be reaped than one batch took.
+    reap_again: bool,
+    setup: Setup,
+    found: Option<Found>,
+    shell: Option<ShellProcess>,
+    /// A command has run in this shell, or it has just been asked for.
+    shell_is_wanted: bool,
+    running: Option<Running>,
+    kept: Kept,
+    late: Late,
+    saved: Saved,
+    next_exec: u64,
+    /// The end of a command that no engine has heard of.
+    untold: Option<FromInit>,
+    files: Files,
+    was_attached: bool,
+}
+
+impl Session {
+    pub(crate) fn new(
+        world: World,
+        nonce: [u8; 16],
+        children: OwnedFd,
+        setup: Setup,
+        cwd: Vec<u8>,
+    ) -> Self {
+        let found = setup.find(&world);
+        let files = Files::new(setup.ids);
+        let mut session = Self {
+            world,
+            nonce,
+            children,
+            reap_again: false,
+            setup,
+            found,
+            shell: None,
+            shell_is_wanted: true,
+            running: None,
+            kept: Kept::new(),
+            late: Late::default(),
+            saved: Saved::new(cwd),
+            next_exec: 1,
+            untold: None,
+            files,
+            was_attached: false,
+        };
+        session.start_shell();
+        session
+    }
+
+    /// Serves for ever. It comes back only when the poller itself fails.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        loop {
+            let tokens = self.world.poller.wait(self.timeout())?;
+            for token in tokens {
+                self.on_event(token);
+            }
+            if self.reap_again {
+                self.reap();
+            }
+            self.on_time(Moment::now());
+            self.proceed();
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.reap_again {
+            return Some(Duration::ZERO);
+        }
+        let shell = self.shell.as_ref().and_then(ShellProcess::next_moment);
+        let running = self.running.as_ref().and_then(Running::next_moment);
+        let next = shell.into_iter().chain(running).min()?;
+        Some(next.since(Moment::now()))
+    }
+
+    fn on_event(&mut self, token: Token) {
+        match token {
+            Token::Listener => self.world.link.accept(&mut self.world.poller),
+            Token::Children => self.reap(),
+            Token::Connection(id) => self.on_connection(id),
+            Token::Output(id) => self.on_output(id),
+            Token::Status(id) if self.is_status_of_running(id) => self.on_status(),
+            Token::Report(_) | Token::ShellEnd(_) | Token::Script(_) | Token::Status(_) => {
+                let Some(shell) = self.shell.as_mut() else { return };
+                let change = shell.on_event(&mut self.world, token);
+                self.on_change(change);
+            }
+        }
+        self.note_link_change();
+    }
+
+    // ---- the engine ----
+
+    fn on_connection(&mut self, id: u32) {
+        let said: VecDeque<_> = self.world.link.ready(&self.world.poller, id).into();
+        for said in said {
+            match said {
+                link::Said::Attached => self.greet(),
+                link::Said::Frame(frame) => {
+                    if self.on_frame(frame) == Verdict::Broken {
+                        self.world.link.close(&self.world.poller);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self) {
+        self.files.abort_all(&self.world);
+        if let Some(running) = self.running.as_mut() {
+            running.on_link_change(&self.world);
+        }
+        let untold = self.untold.take();
+        let ended = match &untold {
+            Some(FromInit::End { exec, .. }) => Some(*exec),
+            _ => None,
+        };
+        let hello = FromInit::Hello(Hello {
+            version: VERSION,
+            nonce: self.nonce,
+            shell: self.found.as_ref().map(|found| found.kind),
+            cwd: self.saved.cwd().to_vec(),
+            running: self.running.as_ref().map(|running| running.exec.id).or(ended),
+            next_exec: self.next_exec,
+        });
+        self.world.link.send(&self.world.poller, &hello, None);
+        if let Some(end) = untold {
+            self.world.link.send(&self.world.poller, &end, None);
+        }
+    }
+
+    fn on_frame(&mut self, frame: ToInit) -> Verdict {
+        match frame {
+            ToInit::Attach { .. } => return Verdict::Broken,
+            ToInit::Exec(exec) => return self.on_exec(exec),
+            ToInit::Cancel { exec } => {
+                if self.running.as_ref().is_some_and(|r| r.exec.id == exec) {
+                    self.kill_running(How::Cancelled);
+                }
+            }
+            ToInit::Credit { exec, bytes } => {
+                if let Some(running) = self.running.as_mut().filter(|r| r.exec.id == exec) {
+                    running.add_credit(&self.world, bytes);
+                }
+            }
+            ToInit::File { tag, op } => {
+                let (result, descriptor) = self.files.run(&self.world, op);
+                let answer = FromInit::File { tag, result };
+                self.world.link.send(&self.world.poller, &answer, descriptor);
+            }
+        }
+        Verdict::Fine
+    }
+
+    fn on_exec(&mut self, exec: Exec) -> Verdict {
+        let texts = [&exec.cmd].into_iter().chain(&exec.cwd);
+        let texts = texts.chain(exec.env.iter().flat_map(|(name, value)| [name, value]));
+        let has_nul = texts.flatten().any(|b| *b == 0);
+        if self.running.is_some() || exec.id < self.next_exec || has_nul {
+            return Verdict::Broken;
+        }
+        self.next_exec = exec.id.saturating_add(1);
+        self.shell_is_wanted = true;
+        let bad_name = exec.env.iter().any(|(name, _)| !line::is_name(name));
+        let running = self.running.insert(Running::new(exec));
+        if bad_name {
+            running.finish(&self.world, Outcome::of(How::ReadOnlyEnv));
+        }
+        self.proceed();
+        Verdict::Fine
+    }
+
+    /// Notices that the engine has gone.
+    fn note_link_change(&mut self) {
+        let is_attached = self.world.link.is_attached();
+        if self.was_attached && !is_attached {
+            self.files.abort_all(&self.world);
+            if let Some(running) = self.running.as_mut() {
+                running.on_link_change(&self.world);
+            }
+        }
+        self.was_attached = is_attached;
+    }
+
+    // ---- children ----
+
+    fn reap(&mut self) {
+        // Empties the descriptor; how often a signal came says nothing.
+        let _ = rustix::io::read(&self.children, &mut [0; 1024]);
+        self.reap_again = false;
+        for _ in 0..REAP_BATCH {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if let Some(ended) = Ended::of(status) {
+                        self.on_reaped(pid, ended);
+                    }
+                }
+                Ok(None) | Err(_) => return,
+            }
+        }
+        self.reap_again = true;
+    }
+
+    fn on_reaped(&mut self, pid: Pid, ended: Ended) {
+        if let Some(shell) = &self.shell {
+            let change = shell.on_reaped(pid, ended);
+            self.on_change(change);
+        }
+    }
+
+    // ---- the shell ----
+
+    fn start_shell(&mut self) {
+        self.kept.clear();
+        // The payload may have put another in its place, or none.
+        let Some(found) = self.setup.find(&self.world) else { return };
+        let cwd = self.saved.cwd().to_vec();
+        let world = &mut self.world;
+        self.shell = ShellProcess::start(world, &self.setup, &found, &cwd).ok();
+        self.found = Some(found);
+    }
+
+    fn on_change(&mut self, change: Change) {
+        match change {
+            Change::None => {}
+            Change::Ready { pwd } => {
+                let cwd = self.actual_cwd(&pwd);
+                self.saved.take_over(cwd);
+            }
+            Change::Ended(ended) => self.on_shell_ended(ended),
+        }
+    }
+
+    fn on_shell_ended(&mut self, ended: Ended) {
+        let Some(shell) = self.shell.take() else { return };
+        // What it has said before its end still counts.
+        if matches!(self.running.as_ref().map(|r| &r.phase), Some(Phase::Line { .. })) {
+            self.shell = Some(shell);
+            self.on_status();
+            let Some(shell) = self.shell.take() else { return };
+            self.forget_shell(shell, ended);
+        } else {
+            self.forget_shell(shell, ended);
+        }
+    }
+
+    fn forget_shell(&mut self, shell: ShellProcess, ended: Ended) {
+        let was_ready = shell.is_ready();
+        shell.close(&self.world);
+        if let Some(running) = self.running.as_mut() {
+            let outcome = match &running.phase {
+                Phase::Waiting | Phase::Ending { .. } | Phase::Settling { .. } => None,
+                Phase::Line { .. } => Some(Outcome::shell(ended)),
+                Phase::Killing(killer) => Some(Outcome::of(killer.why)),
+            };
+            running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
+            if let Some(outcome) = outcome {
+                running.finish(&self.world, outcome);
+            }
+        }
+        // One that dies before it is ready would die again: it is tried once more when it is needed.
+        // So would one that is killed again and again without a command between.
+        if was_ready && std::mem::take(&mut self.shell_is_wanted) {
+            self.start_shell();
+        }
+    }
+
+    /// Ends the shell and starts another; what it has started lives on.
+    fn replace_shell(&mut self) {
+        if let Some(shell) = self.shell.take() {
+            shell.signal(&self.world, Signal::KILL);
+            shell.close(&self.world);
+        }
+        self.start_shell();
+    }
+
+    fn actual_cwd(&self, pwd: &[u8]) -> Vec<u8> {
+        let shell = self.shell.as_ref().and_then(ShellProcess::tree);
+        shell
+            .and_then(|tree| Pid::from_raw(tree.shell))
+            .and_then(|pid| {
+                cwd::of(self.world.rights, self.world.proc.dir(), pid, self.setup.ids, pwd)
+            })
+            .unwrap_or_else(|| self.saved.cwd().to_vec())
+    }
+
+    // ---- the command ----
+
+    fn is_status_of_running(&self, id: u32) -> bool {
+        let phase = self.running.as_ref().map(|r| &r.phase);
+        matches!(phase, Some(Phase::Line { status, .. }) if status.id == id)
+    }
+
+    fn on_status(&mut self) {
+        let Some(running) = self.running.as_mut() else { return };
+        let Phase::Line { step, status } = &mut running.phase else { return };
+        let step = *step;
+        match status.read() {
+            Said::NotYet => {}
+            Said::Record(record) => self.on_record(step, &record),
+            Said::Broken => {
+                status.unwatch(&self.world.poller);
+                self.kill_running(How::Broken);
+            }
+        }
+    }
+
+    fn on_record(&mut self, step: Step, record: &Record) {
+        let cwd = self.actual_cwd(&record.pwd);
+        let Some(running) = self.running.as_mut() else { return };
+        let outcome = match (step, record.code()) {
+            (_, None) => return self.kill_running(How::Broken),
+            (Step::Command, Some(code)) => Outcome::exited(code),
+            (Step::Env | Step::Cwd, Some(0)) => {
+                return running.set_phase(&self.world, Phase::Waiting);
+            }
+            (Step::Env, Some(_)) => Outcome::of(How::ReadOnlyEnv),
+            (Step::Cwd, Some(_)) => Outcome::of(How::BadCwd),
+        };
+        self.saved.take_over(cwd);
+        let has_broken_heap = outcome.exit_code == 2
+            && self.shell.as_ref().is_some_and(|s| s.breaks_on_open_substitution)
+            && running.exec.cmd.windows(2).any(|two| two == b"$(");
+        running.finish(&self.world, outcome);
+        if has_broken_heap {
+            running.shell_restarted = true;
+            self.replace_shell();
+        }
+    }
+
+    /// Ends the command, what it has started, and the shell.
+    fn kill_running(&mut self, why: How) {
+        let Some(running) = self.running.as_mut() else { return };
+        match running.phase {
+            Phase::Waiting => running.finish(&self.world, Outcome::of(why)),
+            Phase::Line { .. } => {
+                let tree = self.shell.as_ref().and_then(|s| Some((s, s.tree()?)));
+                if let Some((shell, tree)) = tree {
+                    let killer = Killer::new(&self.world, shell, tree, why);
+                    running.set_phase(&self.world, Phase::Killing(killer));
+                } else {
+                    running.finish(&self.world, Outcome::of(why));
+                }
+            }
+            Phase::Killing(_) | Phase::Ending { .. } | Phase::Settling { .. } => {}
+        }
+    }
+
+    fn on_output(&mut self, id: u32) {
+        let is_running = match self.running.as_mut() {
+            Some(running) => running.on_output(&mut self.world, id),
+            None => false,
+        };
+        if !is_running {
+            self.late.on_output(&self.world.poller, id);
+        }
+    }
+
+    fn on_time(&mut self, now: Moment) {
+        if let Some(shell) = self.shell.as_mut() {
+            shell.on_time(&self.world, now);
+        }
+        let Some(running) = self.running.as_mut() else { return };
+        if running.is_timed_out(now) {
+            self.kill_running(How::Timeout);
+        } else if let (Phase::Killing(killer), Some(shell)) = (&mut running.phase, &self.shell) {
+            killer.on_time(&self.world, shell, &self.kept, now);
+        }
+    }
+
+    /// Takes the command as far as it can go without another event.
+    fn proceed(&mut self) {
+        while let Some(running) = self.running.as_mut() {
+            match &running.phase {
+                Phase::Waiting => match &self.shell {
+                    Some(shell) if shell.is_ready() => self.say_next_line(),
+                    Some(_) => return,
+                    None => self.start_shell_for_command(),
+                },
+                Phase::Line { .. } | Phase::Killing(_) => return,
+                Phase::Ending { outcome, until } => {
+                    if !running.is_read(*until, Moment::now()) {
+                        return;
+                    }
+                    let outcome = outcome.clone();
+                    running.set_phase(&self.world, Phase::Settling { outcome });
+                }
+                Phase::Settling { outcome } => {
+                    if self.shell.as_ref().is_some_and(|s| !s.is_ready()) {
+                        return;
+                    }
+                    let outcome = outcome.clone();
+                    self.end_running(&outcome);
+                }
+            }
+        }
+    }
+
+    fn say_next_line(&mut self) {
+        let (Some(running), Some(shell)) = (self.running.as_mut(), self.shell.as_mut()) else {
+            return;
+        };
+        match running.next_line(&mut self.world, shell.kind, self.setup.ids) {
+            Ok(Some(line)) => shell.say(&self.world, &line),
+            // No descriptor or no room for a FIFO; the command has not begun.
+            Ok(None) | Err(_) => running.finish(&self.world, Outcome::of(How::Broken)),
+        }
+    }
+
+    /// The last shell could not be kept alive: one more try, for the command that wants it.
+    fn start_shell_for_command(&mut self) {
+        if std::mem::take(&mut self.shell_is_wanted) {
+            self.start_shell();
+        } else if let Some(running) = self.running.as_mut() {
+            running.finish(&self.world, Outcome::of(How::NoShell));
+        }
+    }
+
+    fn end_running(&mut self, outcome: &Outcome) {
+        let Some(running) = self.running.take() else { return };
+        let end = FromInit::End {
+            exec: running.exec.id,
+            end: running.end(outcome, self.saved.cwd().to_vec()),
+        };
+        if self.world.link.is_attached() {
+            self.world.link.send(&self.world.poller, &end, None);
+        } else {
+            self.untold = Some(end);
+        }
+        let sources = running.into_sources(&self.world);
+        self.late.take(&self.world.poller, sources);
+        self.shell_is_wanted = true;
+        self.note_kept();
+    }
+
+    /// What lives now outlives the timeout of a later command.
+    fn note_kept(&mut self) {
+        self.kept.clear();
+        let Some(tree) = self.shell.as_ref().and_then(ShellProcess::tree) else { return };
+        let proc = &self.world.proc;
+        let lonely = proc.children(tree.shell).is_some_and(|c| c.is_empty())
+            && proc.children(tree.supervisor).is_some_and(|c| c == [tree.shell]);
+        if lonely {
+            return;
+        }
+        if let Ok(table) = proc.table() {
+            self.kept = tree.members(&table).iter().map(|p| (p.pid, p.start)).collect();
+        }
+    }
+}
+
+/// Whether a frame may stand where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    Broken,
+}

@@ -1,0 +1,400 @@
+//! The persistent shell: found in the image, started under a supervisor, fed by a FIFO.
+//!
+//! ```text
+//!   starting ── first record ──> ready <──> (a line runs)
+//!       └────────── the process ends ──────────┴──> gone
+//! ```
+//!
+//! Its stdin, stdout and stderr are `/dev/null`; its script is a FIFO whose name goes as soon as the
+//! shell has answered its first line.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Rlimit, Signal};
+use sandkasten_protocol::{Shell, ShellPreference};
+
+use crate::clock::Moment;
+use crate::line;
+use crate::poll::{Token, Want};
+use crate::processes::{Tree, signal_by};
+use crate::rights::Ids;
+use crate::runtime::ScriptPlace;
+use crate::status::{Record, Said, Status};
+use crate::supervisor::{self, Ended, Program, Report, Supervisor};
+use crate::world::World;
+
+/// How long a shell may take to answer its first line.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a supervisor may take to say that its program has ended, once that is so.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
+const USUAL_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What every shell of a session is started with.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) preference: ShellPreference,
+    pub(crate) ids: Ids,
+    pub(crate) env: Vec<CString>,
+    pub(crate) path: Vec<u8>,
+    pub(crate) filter: Vec<u8>,
+    pub(crate) open_files: Rlimit,
+}
+
+/// A shell of the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) kind: Shell,
+    path: CString,
+}
+
+/// A shell that was started.
+#[derive(Debug)]
+pub(crate) struct ShellProcess {
+    pub(crate) kind: Shell,
+    /// A bash that breaks its heap on an unterminated `$(` (5.2 below 5.2.37).
+    pub(crate) breaks_on_open_substitution: bool,
+    supervisor: Supervisor,
+    /// The supervisor has not died.
+    is_supervised: bool,
+    report_id: u32,
+    main: Option<Main>,
+    script: Script,
+    starting: Option<Starting>,
+    /// When a supervisor that says nothing about its ended program is ended too.
+    report_by: Option<Moment>,
+}
+
+/// The shell's own process.
+#[derive(Debug)]
+struct Main {
+    pid: Pid,
+    pidfd: OwnedFd,
+    end_id: u32,
+}
+
+#[derive(Debug)]
+struct Starting {
+    status: Status,
+    place: ScriptPlace,
+    until: Moment,
+}
+
+/// Lines on their way to the shell. It may be stopped, so they can wait here.
+#[derive(Debug)]
+struct Script {
+    id: u32,
+    write: OwnedFd,
+    pending: Vec<u8>,
+    is_watched: bool,
+}
+
+/// What an event has changed.
+#[derive(Debug)]
+pub(crate) enum Change {
+    None,
+    /// The shell takes commands now; this is what it calls its working directory.
+    Ready {
+        pwd: Vec<u8>,
+    },
+    Ended(Ended),
+}
+
+impl Setup {
+    /// Looks for the shell that is preferred, else the other.
+    pub(crate) fn find(&self, world: &World) -> Option<Found> {
+        let order = match self.preference {
+            ShellPreference::Bash => [Shell::Bash, Shell::Sh],
+            ShellPreference::Sh => [Shell::Sh, Shell::Bash],
+        };
+        order.into_iter().find_map(|kind| {
+            let dirs = self.path.split(|b| *b == b':').chain(USUAL_PATH.split(|b| *b == b':'));
+            dirs.filter(|dir| dir.starts_with(b"/")).find_map(|dir| {
+                let path = CString::new([dir, b"/", name(kind).as_bytes()].concat()).ok()?;
+                self.is_program(world, &path).then_some(Found { kind, path })
+            })
+        })
+    }
+
+    /// Whether the shell's user can run it. The path is the payload's: it is opened as that user, and
+    /// nothing is read.
+    fn is_program(&self, world: &World, path: &CString) -> bool {
+        world.rights.act_as(self.ids, || {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::NO_MAGICLINKS;
+            rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
+                .and_then(|file| rustix::fs::fstat(&file))
+                .is_ok_and(|stat| {
+                    let mode = Mode::from_raw_mode(stat.st_mode);
+                    let runs = Mode::XUSR | Mode::XGRP | Mode::XOTH;
+                    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                        && mode.intersects(runs)
+                })
+        })
+    }
+}
+
+fn name(kind: Shell) -> &'static str {
+    match kind {
+        Shell::Bash => "bash",
+        Shell::Sh => "sh",
+    }
+}
+
+impl ShellProcess {
+    /// Starts a shell that enters `cwd`, else `/`.
+    pub(crate) fn start(
+        world: &mut World,
+        setup: &Setup,
+        found: &Found,
+        cwd: &[u8],
+    ) -> io::Result<Self> {
+        let name = name(found.kind);
+        let script = world.run.script(name)?;
+        let status = Status::new(&mut world.poller, &world.run)?;
+        let argument = CString::new(name).map_err(|_nul| io::ErrorKind::InvalidInput)?;
+        let program = Program {
+            path: found.path.clone(),
+            argv: vec![argument.clone(), argument],
+            env: &setup.env,
+            ids: setup.ids,
+            dir: std::os::fd::AsFd::as_fd(&script.place.dir),
+            filter: &setup.filter,
+            open_files: setup.open_files,
+        };
+        let started = supervisor::start(world.rights, &program);
+        let supervisor = match started {
+            Ok(supervisor) => supervisor,
+            Err(error) => {
+                status.close(&world.poller);
+                return Err(error);
+            }
+        };
+        let report_id = world.poller.fresh_id();
+        world.poller.add(&supervisor.reports, Token::Report(report_id), Want::Read)?;
+        let first = line::start(found.kind, cwd, &status.path());
+        let mut shell = Self {
+            kind: found.kind,
+            breaks_on_open_substitution: false,
+            supervisor,
+            is_supervised: true,
+            report_id,
+            main: None,
+            script: Script {
+                id: world.poller.fresh_id(),
+                write: script.write,
+                pending: Vec::new(),
+                is_watched: false,
+            },
+            starting: Some(Starting {
+                status,
+                place: script.place,
+                until: Moment::now().after(START_TIMEOUT),
+            }),
+            report_by: None,
+        };
+        shell.say(world, &first);
+        Ok(shell)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.starting.is_none()
+    }
+
+    /// Gives the shell a line. It must be idle.
+    pub(crate) fn say(&mut self, world: &World, line: &[u8]) {
+        self.script.pending.extend_from_slice(line);
+        self.script.write(world);
+    }
+
+    /// Its processes. `None` before the shell's own is known.
+    pub(crate) fn tree(&self) -> Option<Tree> {
+        let shell = self.main.as_ref()?.pid.as_raw_pid();
+        // Without a supervisor orphans can't be told from those of others: below the shell alone.
+        let supervisor = if self.is_supervised { self.supervisor.pid.as_raw_pid() } else { shell };
+        Some(Tree { supervisor, shell })
+    }
+
+    pub(crate) fn signal(&self, world: &World, signal: Signal) {
+        if let Some(main) = &self.main {
+            signal_by(world.rights, &main.pidfd, signal);
+        }
+    }
+
+    /// Handles an event that may be this shell's.
+    pub(crate) fn on_event(&mut self, world: &mut World, token: Token) -> Change {
+        match token {
+            Token::Report(id) if id == self.report_id => self.on_report(world),
+            Token::Script(id) if id == self.script.id => {
+                self.script.write(world);
+                Change::None
+            }
+            Token::ShellEnd(id) if self.main.as_ref().is_some_and(|m| m.end_id == id) => {
+                self.on_end_without_report(world);
+                Change::None
+            }
+            Token::Status(id) if self.starting.as_ref().is_some_and(|s| s.status.id == id) => {
+                self.on_first_record(world)
+            }
+            _ => Change::None,
+        }
+    }
+
+    /// init itself has reaped a process: the shell, if its supervisor is gone.
+    pub(crate) fn on_reaped(&self, pid: Pid, ended: Ended) -> Change {
+        match &self.main {
+            Some(main) if main.pid == pid => Change::Ended(ended),
+            _ => Change::None,
+        }
+    }
+
+    /// When [`Self::on_time`] has to be called.
+    pub(crate) fn next_moment(&self) -> Option<Moment> {
+        self.starting.as_ref().map(|s| s.until).into_iter().chain(self.report_by).min()
+    }
+
+    pub(crate) fn on_time(&mut self, world: &World, now: Moment) {
+        if self.starting.as_ref().is_some_and(|s| s.until <= now) {
+            self.signal(world, Signal::KILL);
+        }
+        if self.report_by.is_some_and(|by| by <= now) {
+            self.report_by = None;
+            // Its program falls to init, which reaps it and so knows how it ended.
+            signal_by(world.rights, &self.supervisor.pidfd, Signal::KILL);
+        }
+    }
+
+    /// Forgets the shell; with `Signal::KILL` sent before, its end too.
+    pub(crate) fn close(self, world: &World) {
+        world.poller.remove(&self.supervisor.reports);
+        if let Some(main) = &self.main {
+            world.poller.remove(&main.pidfd);
+        }
+        if self.script.is_watched {
+            world.poller.remove(&self.script.write);
+        }
+        if let Some(starting) = self.starting {
+            starting.status.close(&world.poller);
+        }
+    }
+
+    fn on_report(&mut self, world: &mut World) -> Change {
+        match Report::read(&self.supervisor.reports) {
+            Ok(Some(Report::Started(pid))) => {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    self.on_started(world, pid);
+                }
+                Change::None
+            }
+            Ok(Some(Report::Ended(ended))) => Change::Ended(ended),
+            Err(Errno::AGAIN | Errno::INTR) => Change::None,
+            Ok(None) | Err(_) => self.on_supervisor_gone(world),
+        }
+    }
+
+    fn on_started(&mut self, world: &mut World, pid: Pid) {
+        let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
+        let end_id = world.poller.fresh_id();
+        // Where it can't be watched the supervisor's report is all there is, which is enough as long
+        // as nobody stops the supervisor.
+        drop(world.poller.add(&pidfd, Token::ShellEnd(end_id), Want::Read));
+        self.main = Some(Main { pid, pidfd, end_id });
+        let _ = rustix::io::write(&self.supervisor.go, &[0]);
+    }
+
+    fn on_supervisor_gone(&mut self, world: &World) -> Change {
+        world.poller.remove(&self.supervisor.reports);
+        self.is_supervised = false;
+        // A supervisor that could not fork its program: as if that had failed.
+        if self.main.is_none() { Change::Ended(Ended::Exited(1)) } else { Change::None }
+    }
+
+    /// The process has ended, and the supervisor's report is not here yet. Box root may have stopped
+    /// it.
+    fn on_end_without_report(&mut self, world: &World) {
+        if let Some(main) = &self.main {
+            world.poller.remove(&main.pidfd);
+        }
+        signal_by(world.rights, &self.supervisor.pidfd, Signal::CONT);
+        self.report_by = Some(Moment::now().after(REPORT_TIMEOUT));
+    }
+
+    fn on_first_record(&mut self, world: &World) -> Change {
+        let Some(mut starting) = self.starting.take() else { return Change::None };
+        match starting.status.read() {
+            Said::NotYet => {
+                self.starting = Some(starting);
+                Change::None
+            }
+            Said::Record(record) => {
+                starting.status.close(&world.poller);
+                // The shell has left it and holds its script open: the names can go.
+                drop(starting.place);
+                self.breaks_on_open_substitution = breaks_on_open_substitution(&record);
+                Change::Ready { pwd: record.pwd }
+            }
+            Said::Broken => {
+                self.signal(world, Signal::KILL);
+                starting.status.unwatch(&world.poller);
+                self.starting = Some(starting);
+                Change::None
+            }
+        }
+    }
+}
+
+impl Script {
+    fn write(&mut self, world: &World) {
+        while !self.pending.is_empty() {
+            match rustix::io::write(&self.write, &self.pending) {
+                Ok(length) => drop(self.pending.drain(..length)),
+                Err(Errno::INTR) => {}
+                // Full: the poller tells when it isn't. Other errors can't come from a FIFO of ours.
+                Err(_) => break,
+            }
+        }
+        self.watch(world);
+    }
+
+    fn watch(&mut self, world: &World) {
+        let wanted = !self.pending.is_empty();
+        if wanted && !self.is_watched {
+            let token = Token::Script(self.id);
+            self.is_watched = world.poller.add(&self.write, token, Want::Write).is_ok();
+        } else if !wanted && self.is_watched {
+            world.poller.remove(&self.write);
+            self.is_watched = false;
+        }
+    }
+}
+
+/// bash 5.2 up to 5.2.36 corrupts its heap when `eval` meets an unterminated `$(`.
+fn breaks_on_open_substitution(record: &Record) -> bool {
+    let version = String::from_utf8_lossy(&record.word);
+    let mut numbers = version.split(['.', '(']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(5)), Some(Ok(2)), Some(Ok(patch))) => patch < 37,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn versions_that_break() {
+        let breaks = |version: &str| {
+            breaks_on_open_substitution(&Record { word: version.into(), pwd: Vec::new() })
+        };
+        assert!(breaks("5.2.15(1)-release"));
+        assert!(breaks("5.2.36(1)-release"));
+        for good in ["5.2.37(1)-release", "5.3.0(1)-release", "5.1.16(1)-release", ""] {
+            assert!(!breaks(good), "{good}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! A box for tests: the real init in namespaces of its own, and the engine's side of its socket.
+
+#![allow(dead_code, reason = "each test file uses its part of the harness")]
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+use rustix::io::FdFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use sandkasten_protocol::*;
+
+const NONCE: [u8; 16] = *b"0123456789abcdef";
+/// Nothing that a test waits for takes that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which root file system a box has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Image {
+    /// bash, and dash as sh.
+    Debian,
+    /// busybox alone.
+    Busybox,
+    /// No program at all.
+    Bare,
+}
+
+/// The shell a test speaks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Bash,
+    Dash,
+    Busybox,
+}
+
+/// A session's init and a connection to it.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    unshare: Child,
+    /// Host pid of init.
+    pub(crate) init: Pid,
+    dir: PathBuf,
+    pub(crate) link: Client,
+    pub(crate) hello: Hello,
+    next_exec: u64,
+    next_tag: u32,
+}
+
+/// The engine's side of a connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: UnixStream,
+    decoder: Decoder<FromInit>,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// All that one command gave.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) out: String,
+    pub(crate) bytes: Vec<(Stream, Vec<u8>)>,
+    pub(crate) end: End,
+    pub(crate) took: Duration,
+}
+
+impl Answer {
+    pub(crate) fn code(&self) -> i32 {
+        self.end.exit_code
+    }
+
+    pub(crate) fn cwd(&self) -> String {
+        String::from_utf8_lossy(&self.end.cwd).into_owned()
+    }
+
+    /// Exit code and output.
+    #[track_caller]
+    pub(crate) fn is(&self, code: i32, out: &str) -> &Self {
+        assert_eq!((self.code(), self.out.as_str()), (code, out), "{:?}", self.end);
+        self.at_once()
+    }
+
+    #[track_caller]
+    pub(crate) fn at_once(&self) -> &Self {
+        assert!(self.took < Duration::from_secs(2), "took {:?}", self.took);
+        self
+    }
+
+    pub(crate) fn of(&self, stream: Stream) -> String {
+        let parts = self.bytes.iter().filter(|(s, _)| *s == stream).map(|(_, b)| b.as_slice());
+        String::from_utf8_lossy(&parts.collect::<Vec<_>>().concat()).into_owned()
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Bash => Self::with(Image::Debian, ShellPreference::Bash, id::SANDBOX),
+            Kind::Dash => Self::with(Image::Debian, ShellPreference::Sh, id::SANDBOX),
+            Kind::Busybox => Self::with(Image::Busybox, ShellPreference::Bash, id::SANDBOX),
+        }
+    }
+
+    pub(crate) fn with(image: Image, shell: ShellPreference, uid: u32) -> Self {
+        let dir = fresh_dir();
+        let root = dir.join("root");
+        std::fs::create_dir(&root).unwrap();
+        let listener = UnixListener::bind(dir.join("control.sock")).unwrap();
+        let spool = std::fs::File::open(&dir).unwrap();
+        let config = config(shell, uid);
+        let descriptors = [listener.as_fd(), config.as_fd(), spool.as_fd()];
+        for descriptor in descriptors {
+            rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
+        }
+        let mut unshare = Command::new("unshare")
+            .args(["--mount", "--pid", "--fork", "--propagation", "private", "--", "bash", "-c"])
+            .arg(include_str!("enter.sh"))
+            .arg("enter.sh")
+            .arg(&root)
+            .arg(match image {
+                Image::Debian => "debian",
+                Image::Busybox => "busybox",
+                Image::Bare => "bare",
+            })
+            .arg(env!("CARGO_BIN_EXE_sandkasten-init"))
+            .args(descriptors.map(|d| d.as_raw_fd().to_string()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(listener);
+        let (link, hello) = match Client::attach(&dir) {
+            Some(attached) => attached,
+            None => {
+                let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
+                panic!("the box ended: {:?} {log}", unshare.wait());
+            }
+        };
+        let init = child_of(unshare.id());
+        let next_exec = hello.next_exec;
+        Self { unshare, init, dir, link, hello, next_exec, next_tag: 0 }
+    }
+
+    /// Connects anew, as an engine that was restarted.
+    pub(crate) fn reattach(&mut self) {
+        let (link, hello) = Client::attach(&self.dir).unwrap();
+        self.link = link;
+        self.next_exec = self.next_exec.max(hello.next_exec);
+        self.hello = hello;
+    }
+
+    /// Closes the connection.
+    pub(crate) fn detach(&mut self) {
+        self.link.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    pub(crate) fn socket_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn run(&mut self, cmd: &str) -> Answer {
+        self.run_with(cmd, |_| {})
+    }
+
+    pub(crate) fn run_for(&mut self, cmd: &str, timeout_ms: u64) -> Answer {
+        self.run_with(cmd, |exec| exec.timeout_ms = timeout_ms)
+    }
+
+    pub(crate) fn run_with(&mut self, cmd: &str, change: impl FnOnce(&mut Exec)) -> Answer {
+        let id = self.begin(cmd, change);
+        self.finish(id)
+    }
+
+    /// Sends a command and does not wait.
+    pub(crate) fn begin(&mut self, cmd: &str, change: impl FnOnce(&mut Exec)) -> u64 {
+        let id = self.next_exec;
+        self.next_exec += 1;
+        let mut exec = Exec {
+            id,
+            cmd: cmd.as_bytes().to_vec(),
+            timeout_ms: 30_000,
+            output: OutputMode::Merged,
+            cwd: None,
+            env: Vec::new(),
+        };
+        change(&mut exec);
+        self.link.send(&ToInit::Exec(exec));
+        id
+    }
+
+    /// Takes everything up to the end of a command, giving credit for it.
+    pub(crate) fn finish(&mut self, id: u64) -> Answer {
+        let began = Instant::now();
+        let mut bytes: Vec<(Stream, Vec<u8>)> = Vec::new();
+        loop {
+            match self.link.next().expect("init closed the connection") {
+                FromInit::Output { exec, stream, data, .. } => {
+                    assert_eq!(exec, id, "output of another command");
+                    assert!(!data.is_empty() && data.len() <= DATA_BYTES_MAX);
+                    self.link.send(&ToInit::Credit { exec, bytes: data.len() as u64 });
+                    bytes.push((stream, data));
+                }
+                FromInit::End { exec, end } => {
+                    assert_eq!(exec, id, "end of another command");
+                    let all: Vec<u8> = bytes.iter().flat_map(|(_, b)| b.clone()).collect();
+                    let out = String::from_utf8_lossy(&all).into_owned();
+                    return Answer { out, bytes, end, took: began.elapsed() };
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// `echo alive` works.
+    #[track_caller]
+    pub(crate) fn is_alive(&mut self) {
+        self.run("echo alive").is(0, "alive\n");
+    }
+
+    pub(crate) fn file(&mut self, op: FileOp) -> (Result<FileDone, FileFault>, Option<OwnedFd>) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.link.send(&ToInit::File { tag, op });
+        match self.link.next().expect("init closed the connection") {
+            FromInit::File { tag: answered, result } => {
+                assert_eq!(answered, tag);
+                (result, self.link.descriptors.pop())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // init is the box: with it everything goes, mounts too.
+        drop(kill_process(self.init, Signal::KILL));
+        drop(self.unshare.wait());
+        drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+impl Client {
+    /// Connects without saying anything.
+    pub(crate) fn connect(dir: &Path) -> Self {
+        let stream = UnixStream::connect(dir.join("control.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, decoder: Decoder::new(FROM_INIT_BYTES_MAX), descriptors: Vec::new() }
+    }
+
+    fn attach(dir: &Path) -> Option<(Self, Hello)> {
+        let mut client = Self::connect(dir);
+        client.send(&ToInit::Attach { version: VERSION, nonce: NONCE });
+        match client.next()? {
+            FromInit::Hello(hello) => {
+                assert_eq!((hello.version, hello.nonce), (VERSION, NONCE));
+                Some((client, hello))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn send(&mut self, frame: &ToInit) {
+        self.send_bytes(&encode(frame, TO_INIT_BYTES_MAX).unwrap());
+    }
+
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next frame; `None`: the connection is closed.
+    pub(crate) fn next(&mut self) -> Option<FromInit> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().unwrap() {
+                return Some(frame);
+            }
+            let mut bytes = [0; 64 * 1024];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let iov = &mut [std::io::IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            let got = rustix::net::recvmsg(&self.stream, iov, &mut control, flags);
+            let length = match got {
+                Ok(got) => got.bytes,
+                Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return None,
+                Err(error) => panic!("init says nothing: {error}"),
+            };
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    self.descriptors.extend(descriptors);
+                }
+            }
+            if length == 0 {
+                return None;
+            }
+            self.decoder.push(&bytes[..length]);
+        }
+    }
+}
+
+fn fresh_dir() -> PathBuf {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
+    let dir = std::env::temp_dir().join(format!("init-test-{:016x}", u64::from_ne_bytes(bytes)));
+    std::fs::create_dir(&dir).unwrap();
+    dir
+}
+
+fn config(shell: ShellPreference, uid: u32) -> OwnedFd {
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let env =
+        [("PATH", path), ("HOME", "/home/sandbox"), ("TERM", "dumb"), ("LC_CTYPE", "C.UTF-8")];
+    let allow_all = [6u8, 0, 0, 0, 0, 0, 0xff, 0x7f];
+    let config = Config {
+        version: VERSION,
+        nonce: NONCE,
+        user: User { uid, gid: uid },
+        env: env.map(|(n, v)| (n.into(), v.into())).to_vec(),
+        cwd: b"/workspace".to_vec(),
+        shell,
+        payload_filter: allow_all.to_vec(),
+    };
+    let memfd = rustix::fs::memfd_create("config", MemfdFlags::CLOEXEC).unwrap();
+    let bytes = encode(&config, usize::MAX).unwrap();
+    let mut file = std::fs::File::from(memfd);
+    file.write_all(&bytes[4..]).unwrap();
+    file.into()
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> Pid {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+}
