@@ -88,23 +88,20 @@ impl Beneath {
     /// # Errors
     /// As [`open_file`](Self::open_file); `ENOTDIR` where a name is something else.
     pub fn create_dirs(&self, path: &Path, owner: (u32, u32), mode: Mode) -> io::Result<Self> {
-        match self.open_dir(path) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            opened => return opened,
-        }
-        let mut current = self.open_dir(Path::new("."))?;
-        let mut prefix = PathBuf::new();
-        for component in path.components() {
-            prefix.push(component);
-            // Each prefix is resolved from the top, so that `..` and links are judged by the kernel.
-            current = match (self.open_dir(&prefix), component) {
-                (Err(err), Component::Normal(name)) if err.kind() == io::ErrorKind::NotFound => {
-                    make_dir(&current, name, owner, mode)?
-                }
-                (opened, _) => opened?,
-            };
-        }
-        Ok(current)
+        self.make_missing(path, owner, mode, ResolveFlags::BENEATH)
+    }
+
+    /// As [`create_dirs`](Self::create_dirs), with this directory as the root.
+    ///
+    /// # Errors
+    /// As [`open_file_in_root`](Self::open_file_in_root); `ENOTDIR` where a name is something else.
+    pub fn create_dirs_in_root(
+        &self,
+        path: &Path,
+        owner: (u32, u32),
+        mode: Mode,
+    ) -> io::Result<Self> {
+        self.make_missing(path, owner, mode, ResolveFlags::IN_ROOT)
     }
 
     /// Removes a file or a whole tree. Follows no link and enters no other mount.
@@ -131,6 +128,34 @@ impl Beneath {
         let mut walk = Walk { bytes: 0, parents: Vec::new() };
         walk.run(self.open_dir(Path::new("."))?)?;
         Ok(walk.bytes)
+    }
+
+    fn make_missing(
+        &self,
+        path: &Path,
+        owner: (u32, u32),
+        mode: Mode,
+        how: ResolveFlags,
+    ) -> io::Result<Self> {
+        let open =
+            |path: &Path| self.resolve(path, OPEN_DIR, Mode::empty(), how).map(Self::from_fd);
+        match open(path) {
+            Err(Errno::NOENT) => {}
+            opened => return Ok(opened?),
+        }
+        let mut current = self.open_dir(Path::new("."))?;
+        let mut prefix = PathBuf::new();
+        for component in path.components() {
+            prefix.push(component);
+            // Each prefix is resolved from the top, so that `..` and links are judged by the kernel.
+            current = match (open(&prefix), component) {
+                (Err(Errno::NOENT), Component::Normal(name)) => {
+                    make_dir(&current, name, owner, mode)?
+                }
+                (opened, _) => opened?,
+            };
+        }
+        Ok(current)
     }
 
     fn resolve(

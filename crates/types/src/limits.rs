@@ -49,3 +49,11 @@ pub const EXEC_QUEUE_MAX: usize = 256;
 pub const UID_RANGE: u32 = 65_536;
 /// The first host uid that a session may have.
 pub const UID_BASE: u32 = 100_000 + 65_536 * 4;
+/// Bytes of an image's archive, uncompressed, and of any file in it.
+pub const IMAGE_BYTES_MAX: u64 = 16 << 30;
+/// Entries of an image's archive.
+pub const IMAGE_ENTRIES_MAX: usize = 1_000_000;
+/// Directories above an entry of an image.
+pub const IMAGE_DEPTH_MAX: usize = 256;
+/// Bytes of an image's passwd, group and shadow.
+pub const IMAGE_ACCOUNTS_BYTES_MAX: usize = MIB;

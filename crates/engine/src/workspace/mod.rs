@@ -1,5 +1,7 @@
 //! Workspaces on disk. (Signatures only; the bodies land next.)
 
+pub(crate) mod trash;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
