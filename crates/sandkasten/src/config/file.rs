@@ -24,11 +24,20 @@ pub(super) struct File {
     keys: Vec<&'static str>,
 }
 
+/// Who named a file: one that the user named must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    ByUser,
+    ByDefault,
+}
+
 /// The text of `path`; `None` where it may be missing and is.
-pub(super) fn read(path: &Path, must_exist: bool) -> Result<Option<String>> {
+pub(super) fn read(path: &Path, named: Named) -> Result<Option<String>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(why) if why.kind() == ErrorKind::NotFound && !must_exist => return Ok(None),
+        Err(why) if why.kind() == ErrorKind::NotFound && named == Named::ByDefault => {
+            return Ok(None);
+        }
         Err(why) => return Err(Failure::because(path.display(), &why)),
     };
     let mut text = String::new();
@@ -292,7 +301,7 @@ impl<'de> Visitor<'de> for Leaf<'_, '_> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Size {
-    Fixed(u64),
+    Fixed(#[expect(dead_code, reason = "there is no pool yet")] u64),
     Range { min: u64, max: u64 },
     Wrong(IgnoredAny),
 }

@@ -18,8 +18,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use ready::{engine_config, is_loopback};
-pub(crate) use settings::{Seccomp, Settings};
+pub(crate) use ready::{RUN_DIR, engine_config, is_loopback};
+use settings::Seccomp;
+pub(crate) use settings::Settings;
+pub(crate) use value::addresses;
 
 use crate::failure::{Failure, Result};
 
@@ -96,6 +98,16 @@ impl Sources {
         self.environment.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
 
+    /// Variables for a daemon's second stage: no settings, only switches of tests.
+    pub(crate) fn switches(&self) -> Vec<(&str, &str)> {
+        let is_switch = |name: &str| {
+            let short = name.strip_prefix(table::PREFIX).is_some_and(table::is_other_variable);
+            short || name == "RUST_BACKTRACE"
+        };
+        let all = self.environment.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        all.filter(|(name, _)| is_switch(name)).collect()
+    }
+
     /// Reads and checks everything.
     ///
     /// # Errors
@@ -107,7 +119,7 @@ impl Sources {
 
 /// Variables without our prefix that some command reads.
 fn is_read(name: &str) -> bool {
-    matches!(name, "HOME" | "XDG_CACHE_HOME" | "TMPDIR" | "NO_COLOR")
+    matches!(name, "HOME" | "XDG_CACHE_HOME" | "RUST_BACKTRACE")
 }
 
 /// A configuration being put together.
@@ -135,11 +147,11 @@ impl Reading {
     }
 
     fn read_file(&mut self, sources: &Sources) -> Result<()> {
-        let path = match &sources.config {
-            Some(path) => path.clone(),
-            None => sources.cwd.join(FILE_IN_CWD),
+        let (path, named) = match &sources.config {
+            Some(path) => (path.clone(), file::Named::ByUser),
+            None => (sources.cwd.join(FILE_IN_CWD), file::Named::ByDefault),
         };
-        if let Some(text) = file::read(&path, sources.config.is_some())? {
+        if let Some(text) = file::read(&path, named)? {
             self.file = Some(file::parse(&path, text, &mut self.settings)?);
         }
         Ok(())

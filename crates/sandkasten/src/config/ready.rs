@@ -1,12 +1,12 @@
 //! Settings as the other crates take them.
 
-use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 
 use sandkasten_engine::{Ceilings, Defaults, SeccompProfile, ShellPreference, WorkspacePolicy};
 
 use super::absolute;
 use super::settings::{Durability, Seccomp, Settings, Shell};
+use super::value::addresses;
 
 /// Where daemons of this host agree on uid ranges.
 pub(crate) const RUN_DIR: &str = "/run/sandkasten";
@@ -19,13 +19,8 @@ const MEMORY_PERCENT: u64 = 80;
 
 /// Every address that `listen` stands for is one of this host alone.
 pub(crate) fn is_loopback(listen: &str) -> bool {
-    match listen.to_socket_addrs() {
-        Ok(addresses) => {
-            let addresses: Vec<_> = addresses.collect();
-            !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback())
-        }
-        Err(_) => false,
-    }
+    addresses(listen)
+        .is_ok_and(|all| !all.is_empty() && all.iter().all(|address| address.ip().is_loopback()))
 }
 
 /// The most that a session may ask for.

@@ -1,6 +1,7 @@
 //! Parsers of single values. File and environment go through the same ones: both are text.
 
-use std::net::ToSocketAddrs;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use sandkasten_types::ImageName;
 
@@ -58,7 +59,8 @@ pub(super) fn integer(text: &str, least: u64, most: u64) -> Parsed<u64> {
         .strip_suffix(".0")
         .unwrap_or(&plain)
         .parse()
-        .map_err(|_| format!("`{}` is not a whole number", shown(text)))?;
+        .ok()
+        .ok_or_else(|| format!("`{}` is not a whole number", shown(text)))?;
     if (least..=most).contains(&number) {
         Ok(number)
     } else if number < least {
@@ -82,7 +84,8 @@ pub(super) fn bytes(text: &str, most: u64) -> Parsed<u64> {
 
 /// Cores, in parts of one too.
 pub(super) fn cores(text: &str) -> Parsed<f64> {
-    let number: f64 = text.parse().map_err(|_| format!("`{}` is not a number", shown(text)))?;
+    let number: f64 =
+        text.parse().ok().ok_or_else(|| format!("`{}` is not a number", shown(text)))?;
     if (0.01..=4096.0).contains(&number) {
         Ok(number)
     } else {
@@ -94,13 +97,34 @@ pub(super) fn cores(text: &str) -> Parsed<f64> {
 pub(super) fn listen(text: &str) -> Parsed<String> {
     let wrong = || format!("`{}` is not `HOST:PORT`", shown(text));
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    port.parse::<u16>().map_err(|_| format!("`{}` is not a port", shown(port)))?;
+    port.parse::<u16>().ok().ok_or_else(|| format!("`{}` is not a port", shown(port)))?;
     let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
     if bare_v6 || host.contains(char::is_whitespace) {
         return Err(wrong());
     }
-    let found = host.is_empty() || text.to_socket_addrs().is_ok_and(|mut all| all.next().is_some());
-    if found { Ok(text.to_owned()) } else { Err(format!("host `{}` has no address", shown(host))) }
+    if addresses(text).is_ok_and(|all| !all.is_empty()) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("host `{}` has no address", shown(host)))
+    }
+}
+
+/// The addresses that a valid `listen` stands for, in the order in which to try them.
+pub(crate) fn addresses(listen: &str) -> io::Result<Vec<SocketAddr>> {
+    let port = |port: &str| port.parse::<u16>().map_err(io::Error::other);
+    // No host has always meant all addresses, of both families where there are both.
+    if let Some(given) = listen.strip_prefix(':') {
+        let port = port(given)?;
+        return Ok(vec![
+            (Ipv6Addr::UNSPECIFIED, port).into(),
+            (Ipv4Addr::UNSPECIFIED, port).into(),
+        ]);
+    }
+    // This name needs no resolver, of which a static binary has only a part.
+    if let Some(given) = listen.strip_prefix("localhost:") {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port(given)?).into()]);
+    }
+    Ok(listen.to_socket_addrs()?.collect())
 }
 
 pub(super) fn image(text: &str) -> Parsed<String> {

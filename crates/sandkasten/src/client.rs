@@ -1,0 +1,236 @@
+//! A small HTTP/1.1 client for one daemon: one connection, kept alive, one call at a time.
+//!
+//! Nothing is repeated: a call that was sent and not answered may have happened.
+
+mod events;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub(crate) use events::Events;
+
+use crate::cli::Context;
+use crate::failure::{Failure, Result, Tried};
+use crate::{instance, output};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Three times as long as a daemon is ever silent in a stream.
+const SILENCE: Duration = Duration::from_secs(3 * sandkasten_types::limits::SSE_HEARTBEAT_SECONDS);
+const LINE_BYTES_MAX: u64 = 64 << 10;
+const BODY_BYTES_MAX: u64 = 160 << 20;
+
+/// A connection to a daemon.
+#[derive(Debug)]
+pub(crate) struct Client {
+    address: SocketAddr,
+    key: String,
+    connection: BufReader<TcpStream>,
+}
+
+/// An answer, whatever its status.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The end of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Length {
+    Known(u64),
+    Chunked,
+    Nothing,
+}
+
+impl Client {
+    /// Connects to the daemon of the configured data directory.
+    ///
+    /// # Errors
+    /// Where none runs there.
+    pub(crate) fn of_daemon(context: &Context) -> Result<Self> {
+        let settings = context.load()?.settings;
+        let running = instance::find(&settings.data_dir)?;
+        let address = running.and_then(|running| running.address);
+        let Some(address) = address else {
+            let message = format!("no daemon runs on {}", settings.data_dir.display());
+            return Err(Failure::new(message)
+                .hint("`sandkasten daemon -d` starts one; --data-dir or --config name another"));
+        };
+        Self::connect(address, settings.api_key)
+    }
+
+    pub(crate) fn connect(address: SocketAddr, key: String) -> Result<Self> {
+        let tried = || format!("daemon at {address}");
+        let connection = TcpStream::connect_timeout(&address, CONNECT).tried(tried)?;
+        connection.set_nodelay(true).tried(tried)?;
+        Ok(Self { address, key, connection: BufReader::new(connection) })
+    }
+
+    /// A second handle of the connection, to cut it from another thread.
+    pub(crate) fn handle(&self) -> Result<TcpStream> {
+        self.connection.get_ref().try_clone().tried(|| format!("daemon at {}", self.address))
+    }
+
+    /// A new connection to the same daemon.
+    pub(crate) fn again(&self) -> Result<Self> {
+        Self::connect(self.address, self.key.clone())
+    }
+
+    /// The decoded answer of a call that succeeded.
+    ///
+    /// # Errors
+    /// The daemon's message, where it refused.
+    pub(crate) fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T> {
+        let answer = self.send(method, path, body)?;
+        let answer = answer.succeeded()?;
+        serde_json::from_slice(&answer.body).tried(|| format!("answer of {method} {path}"))
+    }
+
+    /// Any answer of a call.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
+        let (status, length) = self.begin(method, path, body)?;
+        let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
+        Ok(Answer { status, body })
+    }
+
+    /// The events of a call that answers with them.
+    ///
+    /// # Errors
+    /// The daemon's message, where it refused before the stream began.
+    pub(crate) fn events(mut self, path: &str, body: &Value) -> Result<Events> {
+        let tried = || format!("daemon at {}", self.address);
+        self.connection.get_ref().set_read_timeout(Some(SILENCE)).tried(tried)?;
+        let (status, length) = self.begin("POST", path, Some(body))?;
+        if status == 200 && length == Length::Chunked {
+            return Ok(Events::new(self.connection));
+        }
+        let body = self.body(length).tried(|| format!("answer of POST {path}"))?;
+        Answer { status, body }.succeeded()?;
+        Err(Failure::new(format!("POST {path}: the answer is no stream")))
+    }
+
+    /// Sends a request and reads the head of its answer.
+    fn begin(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Length)> {
+        let address = self.address;
+        let tried = || format!("daemon at {address}");
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
+        if !self.key.is_empty() {
+            request.push_str(&format!("Authorization: Bearer {}\r\n", self.key));
+        }
+        request.push_str("Content-Type: application/json\r\n");
+        request.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+        self.connection.get_mut().write_all(request.as_bytes()).tried(tried)?;
+        self.head().tried(tried)
+    }
+
+    fn head(&mut self) -> std::io::Result<(u16, Length)> {
+        let first = line(&mut self.connection)?;
+        let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status =
+            status.filter(|_| first.starts_with("HTTP/1.")).ok_or_else(|| bad("status"))?;
+        let mut length = Length::Nothing;
+        loop {
+            let header = line(&mut self.connection)?;
+            if header.is_empty() {
+                return Ok((status, length));
+            }
+            let (name, value) = header.split_once(':').ok_or_else(|| bad("header"))?;
+            let (name, value) = (name.to_ascii_lowercase(), value.trim());
+            if name == "content-length" {
+                length = Length::Known(value.parse().ok().ok_or_else(|| bad("length"))?);
+            } else if name == "transfer-encoding" && value.eq_ignore_ascii_case("chunked") {
+                length = Length::Chunked;
+            }
+        }
+    }
+
+    fn body(&mut self, length: Length) -> std::io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        match length {
+            Length::Nothing => {}
+            Length::Known(bytes) if bytes > BODY_BYTES_MAX => return Err(bad("length")),
+            Length::Known(bytes) => {
+                let read = (&mut self.connection).take(bytes).read_to_end(&mut body)?;
+                if read as u64 != bytes {
+                    return Err(cut());
+                }
+            }
+            Length::Chunked => while read_chunk(&mut self.connection, &mut body)? {},
+        }
+        Ok(body)
+    }
+}
+
+impl Answer {
+    /// Itself, or the daemon's message.
+    pub(crate) fn succeeded(self) -> Result<Self> {
+        if (200..300).contains(&self.status) {
+            return Ok(self);
+        }
+        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let message = match body.get("message").and_then(Value::as_str) {
+            Some(message) => message.to_owned(),
+            None => format!("the daemon answered with status {}", self.status),
+        };
+        let failure = Failure::new(output::escaped(&message));
+        Err(match self.status {
+            401 => failure.hint("set `api_key` or SANDKASTEN_API_KEY to the daemon's key"),
+            404 if body.get("error_code").is_some_and(|code| code == "IMAGE_NOT_FOUND") => {
+                failure.hint("`sandkasten image list` shows the images there are")
+            }
+            _ => failure,
+        })
+    }
+}
+
+/// Appends one chunk of a chunked body. False: that was the end.
+fn read_chunk(from: &mut BufReader<TcpStream>, body: &mut Vec<u8>) -> std::io::Result<bool> {
+    let head = line(from)?;
+    let digits = head.split(';').next().unwrap_or_default().trim();
+    let bytes = u64::from_str_radix(digits, 16).ok().ok_or_else(|| bad("chunk"))?;
+    if body.len() as u64 + bytes > BODY_BYTES_MAX {
+        return Err(bad("length"));
+    }
+    let read = from.take(bytes).read_to_end(body)?;
+    if read as u64 != bytes {
+        return Err(cut());
+    }
+    let end = line(from)?;
+    if end.is_empty() { Ok(bytes > 0) } else { Err(bad("chunk")) }
+}
+
+/// One line without its end.
+fn line(from: &mut BufReader<TcpStream>) -> std::io::Result<String> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    if line.pop() != Some(b'\n') {
+        return Err(cut());
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    String::from_utf8(line).ok().ok_or_else(|| bad("text"))
+}
+
+fn bad(what: &'static str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, format!("bad {what} in the answer"))
+}
+
+fn cut() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was cut")
+}

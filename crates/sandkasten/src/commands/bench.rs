@@ -1,0 +1,143 @@
+//! Client clock, HTTP included, one keep-alive connection, one request at a time.
+
+mod figures;
+mod host;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::figures::Samples;
+use super::daemon::Private;
+use crate::cli::Context;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::instance;
+use crate::output::table;
+
+/// Measure the daemon: n, median, p95 and p99 of each tier, in milliseconds.
+///
+/// Tiers: `cold` creates a session and waits for its first result, `create` and `first_exec` are
+/// its parts, `exec` runs `true` in a session's shell, `program` runs /bin/true there, `destroy`
+/// deletes a session, `healthz` is the cost of HTTP alone. Compare figures of one run on one host
+/// only. Where no daemon runs on the data directory, one is started and stopped again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Sessions to make, one after the other
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Image of the sessions [default: the daemon's]
+    #[arg(long)]
+    image: Option<String>,
+}
+
+/// Rounds before the clock counts, to fill caches.
+const WARM_UP: u32 = 3;
+/// Execs, and health checks, for each session made.
+const EXECS_PER_SESSION: u32 = 4;
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
+    if instance::find(&context.load()?.settings.data_dir)?.is_some() {
+        return measure(args, context);
+    }
+    context.output.note("no daemon runs; starting one for the measurement");
+    let private = Private::start(context)?;
+    let measured = measure(args, context);
+    private.stop().and(measured)
+}
+
+fn measure(args: &Args, context: &Context) -> Result<u8> {
+    let mut bench = Bench::new(Client::of_daemon(context)?, args);
+    for round in 0..WARM_UP + args.runs {
+        if round == WARM_UP {
+            bench.samples = Samples::default();
+        }
+        bench.round()?;
+    }
+    report(&bench.samples, context)?;
+    Ok(0)
+}
+
+fn report(samples: &Samples, context: &Context) -> Result<()> {
+    let data_dir = context.load()?.settings.data_dir;
+    let mut pid = None;
+    if let Some(running) = instance::find(&data_dir)? {
+        pid = Some(running.pid.as_raw_nonzero().get());
+    }
+    let host = host::stamp(&data_dir);
+    let tiers = samples.tiers();
+    let value = json!({
+        "version": env!("CARGO_PKG_VERSION"), "host": host, "daemon_pid": pid,
+        "unit": "ms", "tiers": tiers.iter().map(figures::Tier::value).collect::<Vec<_>>(),
+    });
+    context.output.result(&value, || {
+        let rows: Vec<_> = tiers.iter().map(figures::Tier::row).collect();
+        let figures = table(&["TIER", "N", "P50", "P95", "P99", "MIN", "MAX"], &rows);
+        format!("{}\n\n{figures}\n\nmilliseconds, over HTTP keep-alive", host::line(&host))
+    });
+    Ok(())
+}
+
+struct Bench {
+    client: Client,
+    create: Value,
+    samples: Samples,
+}
+
+impl Bench {
+    fn new(client: Client, args: &Args) -> Self {
+        let create = match &args.image {
+            Some(image) => json!({"image": image, "ttl_seconds": 60}),
+            None => json!({"ttl_seconds": 60}),
+        };
+        Self { client, create, samples: Samples::default() }
+    }
+
+    /// One life of a session. It is deleted whatever fails in between.
+    fn round(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let session: Value = self.client.call("POST", "/v1/sessions", Some(&self.create))?;
+        let created = begin.elapsed();
+        let Some(id) = session.get("id").and_then(Value::as_str) else {
+            return Err(Failure::new("the daemon's answer has no session id"));
+        };
+        let path = format!("/v1/sessions/{id}");
+        let lived = self.live(&path, begin, created);
+        let begin = Instant::now();
+        let deleted = self.client.call::<Value>("DELETE", &path, None);
+        self.samples.add("destroy", begin.elapsed());
+        lived.and(deleted.map(drop))
+    }
+
+    fn live(&mut self, path: &str, begin: Instant, created: Duration) -> Result<()> {
+        let first = Instant::now();
+        self.exec(path, "echo hi", "hi\n")?;
+        self.samples.add("cold", begin.elapsed());
+        self.samples.add("create", created);
+        self.samples.add("first_exec", first.elapsed());
+        for _ in 0..EXECS_PER_SESSION {
+            for (tier, command) in [("exec", "true"), ("program", "/bin/true")] {
+                let begin = Instant::now();
+                self.exec(path, command, "")?;
+                self.samples.add(tier, begin.elapsed());
+            }
+            let begin = Instant::now();
+            self.client.send("GET", "/healthz", None)?.succeeded()?;
+            self.samples.add("healthz", begin.elapsed());
+        }
+        Ok(())
+    }
+
+    /// A figure counts only with the right answer.
+    fn exec(&mut self, path: &str, command: &str, output: &str) -> Result<()> {
+        let request = json!({"cmd": command});
+        let answer: Value = self.client.call("POST", &format!("{path}/exec"), Some(&request))?;
+        let right = answer.get("exit_code") == Some(&json!(0))
+            && answer.get("output").and_then(Value::as_str) == Some(output);
+        if right {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("wrong answer to `{command}`: {answer}")))
+        }
+    }
+}

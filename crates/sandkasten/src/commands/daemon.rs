@@ -1,0 +1,74 @@
+//! The daemon starts in two stages of one program, so that it inherits nothing.
+//!
+//! Stage one reads file, environment and flags, and executes the binary again with a clean
+//! environment and signal mask, the settings in a sealed memfd as its standard input (see
+//! [`stage_one`]). Stage two forks the launcher before anything else, so that the launcher has never
+//! seen a setting, and only then reads them (see [`serve`]). With `-d` stage two is a child, and
+//! stage one waits until it serves.
+
+mod serve;
+mod stage_one;
+
+use std::time::Duration;
+
+use crate::cli::Context;
+use crate::config::Insecure;
+use crate::failure::Result;
+use crate::instance;
+
+/// How long a daemon of our own may take to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Run the daemon that makes sessions and serves the HTTP API.
+///
+/// It logs to stderr: text on a terminal, else JSON, one line an event. SIGTERM and SIGINT stop it:
+/// running requests get ten seconds, sessions live on and the next daemon finds them. SIGHUP is
+/// ignored: settings are read at the start alone. The data directory's `addr` has the address.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Go to the background once it serves, and log to `daemon.log` in the data directory
+    #[arg(short, long)]
+    detach: bool,
+    /// HOST:PORT to listen on; port 0 picks one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Allow settings that weaken the isolation (`security.seccomp: off`)
+    #[arg(long)]
+    insecure: bool,
+    /// Start without this required guarantee (`sandkasten doctor` names them)
+    #[arg(long, value_name = "NAME")]
+    allow_degraded: Vec<String>,
+    /// Stage two: the settings are on standard input
+    #[arg(long, hide = true)]
+    settings_on_stdin: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Result<u8> {
+    if args.settings_on_stdin {
+        return serve::run(args);
+    }
+    context.sources.listen.clone_from(&args.listen);
+    if args.insecure {
+        context.sources.insecure = Insecure::Allowed;
+    }
+    stage_one::run(args, context)
+}
+
+/// Starts a daemon for a command that needs one, and stops it when that is done.
+#[derive(Debug)]
+pub(super) struct Private<'a>(&'a Context);
+
+impl<'a> Private<'a> {
+    pub(super) fn start(context: &'a Context) -> Result<Self> {
+        stage_one::start_private(context)?;
+        Ok(Self(context))
+    }
+
+    pub(super) fn stop(self) -> Result<()> {
+        let data_dir = self.0.load()?.settings.data_dir;
+        match instance::find(&data_dir)? {
+            Some(running) => super::stop::stop(&running, PATIENCE),
+            None => Ok(()),
+        }
+    }
+}

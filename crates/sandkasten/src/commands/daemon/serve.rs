@@ -1,0 +1,229 @@
+//! Stage two: the daemon itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit};
+use sandkasten_engine::Engine;
+use sandkasten_jail::doctor::State;
+use sandkasten_jail::launcher::Launcher;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::Args;
+use crate::commands::doctor;
+use crate::config::{Settings, absolute, addresses, engine_config, is_loopback};
+use crate::failure::{Failure, Result, Tried};
+use crate::instance::{self, Claim};
+use crate::log::{self, Log};
+
+/// A configuration in JSON is a page; this is far above.
+const SETTINGS_BYTES_MAX: u64 = 4 << 20;
+
+/// How long running requests may go on after the daemon was asked to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: &Args) -> Result<u8> {
+    // exec of /proc/self/exe has made the name `exe`.
+    rustix::thread::set_name(c"sandkasten").ok();
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    raise_file_limit();
+    let launcher = Launcher::spawn().map_err(no_launcher)?;
+    let settings = read_settings()?;
+    let data_dir = absolute(&settings.data_dir);
+    instance::prepare(&data_dir)?;
+    let claim = Claim::take(&data_dir)?;
+    start_log(args, &data_dir)?;
+    check_host(args, &settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.tried(|| "runtime".to_owned())?;
+    runtime.block_on(serve(args, &settings, launcher, &claim))?;
+    Ok(0)
+}
+
+fn no_launcher(why: sandkasten_jail::launcher::LaunchError) -> Failure {
+    let failure = Failure::because("launcher", &why);
+    if rustix::process::geteuid().is_root() {
+        return failure.hint("`sandkasten doctor` shows what this host lacks");
+    }
+    failure.hint("the daemon needs root")
+}
+
+/// Each session costs the daemon a few descriptors; the soft limit is often 1024. Where the hard
+/// one is no higher there is nothing to be done.
+fn raise_file_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(Resource::Nofile, raised).ok();
+}
+
+fn read_settings() -> Result<Settings> {
+    let tried = || "settings on standard input".to_owned();
+    let mut text = Vec::new();
+    std::io::stdin().lock().take(SETTINGS_BYTES_MAX).read_to_end(&mut text).tried(tried)?;
+    let settings = serde_json::from_slice(&text).tried(tried)?;
+    let null = File::open("/dev/null").tried(|| "/dev/null".to_owned())?;
+    rustix::stdio::dup2_stdin(&null).tried(tried)?;
+    Ok(settings)
+}
+
+fn start_log(args: &Args, data_dir: &Path) -> Result<()> {
+    if args.detach {
+        log::start(Log::File(open_log(data_dir)?));
+    } else {
+        log::start(Log::Stderr);
+    }
+    Ok(())
+}
+
+fn open_log(data_dir: &Path) -> Result<File> {
+    let path = data_dir.join("daemon.log");
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    file.tried(|| path.display().to_string())
+}
+
+/// Refuses to serve on a host that lacks a required guarantee, unless told to.
+fn check_host(args: &Args, settings: &Settings) -> Result<()> {
+    let mut refused = Vec::new();
+    for one in doctor::of_host(settings) {
+        let State::Missing { why, fix } = one.state else { continue };
+        let allowed = args.allow_degraded.iter().any(|name| name == one.name);
+        if one.required && !allowed {
+            refused.push(format!("{} is missing: {why}; fix: {fix}", one.name));
+        } else {
+            tracing::warn!(guarantee = one.name, required = one.required, why, fix, "missing");
+        }
+    }
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("this host lacks required guarantees\n  {}", refused.join("\n  ")))
+        .hint("`sandkasten doctor` shows them all; --allow-degraded=NAME starts without one"))
+}
+
+/// Serves until a signal says stop. Sessions live on.
+async fn serve(args: &Args, settings: &Settings, launcher: Launcher, claim: &Claim) -> Result<()> {
+    let signals = Signals::new().tried(|| "signals".to_owned())?;
+    let listener = bind(&settings.listen).await?;
+    let address = listener.local_addr().tried(|| settings.listen.clone())?;
+    let engine = Engine::start(engine_config(settings), launcher);
+    let engine = engine.await.tried(|| "start".to_owned())?;
+    let shutdown = CancellationToken::new();
+    let server = tokio::spawn(serve_http(listener, shutdown.clone()));
+    claim.announce(address)?;
+    tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
+    warn_of_open_door(settings);
+    if args.detach {
+        detached(instance::reachable(address), &settings.data_dir)?;
+    }
+    let served = until_stopped(signals, server, &shutdown).await;
+    engine.stop().await;
+    tracing::info!("stopped");
+    served
+}
+
+/// Stands in for the server until it has landed.
+async fn serve_http(_listener: TcpListener, shutdown: CancellationToken) -> std::io::Result<()> {
+    shutdown.cancelled().await;
+    Ok(())
+}
+
+fn warn_of_open_door(settings: &Settings) {
+    if settings.api_key.is_empty() {
+        tracing::warn!("no API key: every user of this host can run code through this daemon");
+    } else if !is_loopback(&settings.listen) {
+        tracing::warn!(
+            listen = settings.listen,
+            "listening beyond this host without TLS: put a reverse proxy in front"
+        );
+    }
+}
+
+async fn bind(listen: &str) -> Result<TcpListener> {
+    let addresses = addresses(listen).tried(|| format!("listen on {listen}"))?;
+    let bound = TcpListener::bind(addresses.as_slice()).await;
+    bound.map_err(|why| {
+        let failure = Failure::because(format!("listen on {listen}"), &why);
+        if why.kind() == std::io::ErrorKind::AddrInUse {
+            return failure.hint("another program has this port; --listen HOST:0 picks a free one");
+        }
+        failure
+    })
+}
+
+/// Tells stage one that we serve, and lets go of its terminal.
+fn detached(address: SocketAddr, data_dir: &Path) -> Result<()> {
+    let tried = || "detach".to_owned();
+    // A daemon that was started by a session leader has no session of its own yet.
+    rustix::process::setsid().ok();
+    std::env::set_current_dir("/").tried(tried)?;
+    let log = open_log(&absolute(data_dir))?;
+    let mut stdout = std::io::stdout().lock();
+    // Where stage one is gone there is nobody to tell, and the daemon serves all the same.
+    writeln!(stdout, "{address}").and_then(|()| stdout.flush()).ok();
+    rustix::stdio::dup2_stdout(&log).tried(tried)?;
+    rustix::stdio::dup2_stderr(&log).tried(tried)
+}
+
+/// Waits for a signal or the server's own end, then lets running requests finish.
+async fn until_stopped(
+    mut signals: Signals,
+    mut server: tokio::task::JoinHandle<std::io::Result<()>>,
+    shutdown: &CancellationToken,
+) -> Result<()> {
+    let ended = tokio::select! {
+        ended = &mut server => Some(ended),
+        name = signals.stop() => {
+            tracing::info!(signal = name, "stopping");
+            shutdown.cancel();
+            tokio::select! {
+                ended = &mut server => Some(ended),
+                () = tokio::time::sleep(DRAIN) => None,
+                _ = signals.stop() => None,
+            }
+        }
+    };
+    match ended {
+        Some(Ok(served)) => served.tried(|| "server".to_owned()),
+        Some(Err(panicked)) => Err(Failure::because("server", &panicked)),
+        None => {
+            tracing::warn!("requests still ran when the daemon stopped");
+            server.abort();
+            Ok(())
+        }
+    }
+}
+
+/// The signals that the daemon knows.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one that means stop, and gives its name.
+    async fn stop(&mut self) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => tracing::info!("SIGHUP has no effect"),
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use sandkasten_types::session::Session;
+use serde_json::{Value, json};
+
+use super::daemon::Private;
+use crate::cli::Context;
+use crate::client::Client;
+use crate::failure::{Failure, Result, Tried};
+use crate::instance::{self, Running};
+
+/// Stop the daemon of the data directory and wait until it is gone.
+///
+/// Its sessions live on, and the next daemon finds them, unless --delete-sessions is given. No
+/// daemon is no error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Seconds to wait for its end
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// Delete all sessions first, also those that live on without a daemon
+    #[arg(long)]
+    delete_sessions: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
+    let data_dir = context.load()?.settings.data_dir;
+    if args.delete_sessions {
+        return stop_and_delete(args, context);
+    }
+    let Some(running) = instance::find(&data_dir)? else {
+        context.output.result(&json!({"stopped": false, "pid": null}), || {
+            format!("no daemon runs on {}", data_dir.display())
+        });
+        return Ok(0);
+    };
+    let pid = running.pid.as_raw_nonzero();
+    stop(&running, Duration::from_secs(args.timeout))?;
+    let value = json!({"stopped": true, "pid": pid});
+    context.output.result(&value, || format!("stopped the daemon (pid {pid})"));
+    Ok(0)
+}
+
+/// Only a daemon can end sessions, so one is started where none runs and there may be sessions.
+fn stop_and_delete(args: &Args, context: &Context) -> Result<u8> {
+    let settings = context.load()?.settings;
+    let find = || instance::find(&settings.data_dir);
+    let mut deleted = 0;
+    let has_state = settings.data_dir.join("sessions").exists();
+    if find()?.is_none() && has_state {
+        Private::start(context)?;
+    }
+    let running = find()?;
+    if let Some(running) = &running {
+        deleted = delete_sessions(context)?;
+        stop(running, Duration::from_secs(args.timeout))?;
+    }
+    let value = json!({"stopped": running.is_some(), "deleted_sessions": deleted});
+    context
+        .output
+        .result(&value, || format!("no daemon runs any more; {deleted} sessions deleted"));
+    Ok(0)
+}
+
+/// Deletes all sessions, and says how many there were.
+fn delete_sessions(context: &Context) -> Result<usize> {
+    let mut client = Client::of_daemon(context)?;
+    let sessions: Vec<Session> = client.call("GET", "/v1/sessions", None)?;
+    for session in &sessions {
+        client.call::<Value>("DELETE", &format!("/v1/sessions/{}", session.id), None)?;
+    }
+    Ok(sessions.len())
+}
+
+/// Asks the daemon to stop and waits for its end.
+pub(super) fn stop(running: &Running, patience: Duration) -> Result<()> {
+    let pid = running.pid.as_raw_nonzero();
+    let sent = rustix::process::pidfd_send_signal(&running.pidfd, Signal::TERM);
+    sent.tried(|| format!("daemon with pid {pid}"))?;
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).tried(|| "timeout".to_owned())?;
+        // A pidfd is readable once its process has ended.
+        match poll(&mut [PollFd::new(&running.pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(Failure::new(format!("the daemon with pid {pid} does not stop"))),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(why) => return Err(Failure::because(format!("daemon with pid {pid}"), &why)),
+        }
+    }
+}
