@@ -26,17 +26,19 @@ pub(crate) struct Cli {
     command: Command,
 }
 
+const GLOBAL: &str = "Options of all commands";
+
 /// What every command takes.
 #[derive(Debug, clap::Args)]
 struct Global {
     /// Configuration file [default: ./sandkasten.yaml, if there is one]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     config: Option<PathBuf>,
     /// Data directory, before that of any file or variable
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     data_dir: Option<PathBuf>,
     /// Print JSON, for programs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     json: bool,
 }
 

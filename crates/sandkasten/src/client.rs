@@ -234,3 +234,84 @@ fn bad(what: &'static str) -> std::io::Error {
 fn cut() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was cut")
 }
+
+#[cfg(test)]
+mod test {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A daemon that says `answer` to whatever comes, once, and gives back what came.
+    fn daemon(answer: &str) -> (Client, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = Client::connect(listener.local_addr().unwrap(), "sk-1".into()).unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
+        let answer = answer.to_owned();
+        let asked = std::thread::spawn(move || {
+            let mut asked = vec![0; 4096];
+            let length = connection.read(&mut asked).unwrap();
+            connection.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (client, asked)
+    }
+
+    #[test]
+    fn answers_come_whole_in_both_framings() {
+        for answer in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{\"ok\":true}",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4;x=y\r\n{\"ok\r\n7\r\n\":true}\r\n0\r\n\r\n",
+        ] {
+            let (mut client, asked) = daemon(answer);
+            let answer: Value = client.call("GET", "/x", None).unwrap();
+            assert_eq!(answer, serde_json::json!({"ok": true}));
+            let asked = asked.join().unwrap();
+            assert!(asked.starts_with("GET /x HTTP/1.1\r\n"), "{asked}");
+            assert!(asked.contains("\r\nAuthorization: Bearer sk-1\r\n"), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_the_daemons_message() {
+        let (mut client, asked) = daemon(
+            "HTTP/1.1 401 Unauthorized\r\nContent-Length: 27\r\n\r\n{\"message\":\"wrong API key\"}",
+        );
+        let failure = client.call::<Value>("GET", "/x", None).unwrap_err();
+        assert_eq!(failure.message, "wrong API key");
+        assert!(failure.hint.unwrap().contains("SANDKASTEN_API_KEY"));
+        asked.join().unwrap();
+    }
+
+    #[test]
+    fn a_cut_answer_is_no_answer() {
+        for answer in [
+            "",
+            "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{\"ok\":true}",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{}  \r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        ] {
+            let (mut client, asked) = daemon(answer);
+            assert!(client.call::<Value>("GET", "/x", None).is_err(), "{answer}");
+            asked.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn events_come_one_by_one_whatever_the_chunks() {
+        let chunks = [
+            "id: 1\nevent: chunk\ndata: {\"a",
+            "\":1}\n\n: keepalive\n\nevent: done\ndata: ",
+            "{}\n\n",
+            "",
+        ];
+        let body = chunks.map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len())).concat();
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (client, asked) = daemon(&format!("{head}{body}"));
+        let mut events = client.events("/x", &serde_json::json!({})).unwrap();
+        let first = events.next().unwrap();
+        assert_eq!((first.name.as_str(), first.data["a"].as_i64()), ("chunk", Some(1)));
+        assert_eq!(events.next().unwrap().name, "done");
+        assert!(events.next().is_err());
+        asked.join().unwrap();
+    }
+}
