@@ -607,3 +607,38 @@ fn fresh_bytes() -> [u8; 16] {
         .expect("random bytes");
     bytes
 }
+
+/// The Python of a virtual environment with some packages, kept in the cache folder.
+///
+/// # Panics
+/// Where it can't be made.
+#[must_use]
+pub fn venv(name: &str, packages: &[&str]) -> PathBuf {
+    let dir = cache_dir().join("venvs").join(name);
+    let python = dir.join("bin/python");
+    let whole = dir.join("whole");
+    fs::create_dir_all(dir.parent().expect("a parent")).expect("make the cache folder");
+    let lock = File::create(dir.with_extension("lock")).expect("the lock");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("flock");
+    // What was broken off half-way is made again.
+    if !whole.exists() {
+        let run = |command: &mut Command| {
+            let output = command.stdin(Stdio::null()).output().expect("run python3");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command:?}: {errors}");
+        };
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages));
+        fs::write(&whole, "").expect("mark it as whole");
+    }
+    python
+}
+
+/// Where what is expensive is kept between runs, outside the checkout.
+fn cache_dir() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    variable("SANDKASTEN_CACHE_DIR")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|dir| dir.join("sandkasten")))
+        .or_else(|| variable("HOME").map(|home| home.join(".cache/sandkasten")))
+        .expect("HOME")
+}
