@@ -1,7 +1,33 @@
 //! Resource limits: one group a session, over cgroup v1, v2 and hybrids of both.
+//!
+//! ```text
+//!   v2   …/sandkasten-<tag>/<session>     always: processes are born into it, killed and frozen by it
+//!   v1   …/sandkasten-<tag>/<session>     for each of memory, cpu, pids that v2 doesn't have
+//! ```
+//!
+//! Invariants: a group exists with all its limits, written and read back, or not at all; no group that
+//! isn't ours is changed, but for controllers handed down to our parent group; groups are found again
+//! by name, nothing is remembered elsewhere. Where our groups go: see `host`.
+
+mod files;
+mod host;
+mod limits;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+
+use crate::fault;
+use files::{keyed, number, open_dir, open_for_writing, read, write};
+use host::Host;
+use limits::Level;
+
+/// How long [`Cgroup::remove`] waits for processes that are being killed.
+const EMPTY_TIMEOUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// The limits of one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,9 +44,12 @@ pub enum CgroupError {
     /// No mounted hierarchy has the controller.
     #[error("no cgroup hierarchy has the controller `{0}`")]
     NoController(&'static str),
-    /// No cgroup2 hierarchy is mounted.
-    #[error("no cgroup2 hierarchy is mounted")]
-    NoV2,
+    /// The cgroup2 hierarchy can't be reached.
+    #[error("the cgroup2 hierarchy can't be opened")]
+    NoV2 {
+        #[source]
+        source: io::Error,
+    },
     /// A limit was accepted but doesn't hold.
     #[error("{file} is `{found}` after writing `{written}`")]
     NotHeld { file: String, written: String, found: String },
@@ -57,68 +86,216 @@ pub struct Events {
     pub oom_kills: u64,
     /// Forks that failed at the limit of processes.
     pub fork_fails: u64,
-    /// How often the limit over all sessions was the one that killed.
+    /// Those of `oom_kills` that weren't the group's own limit: the one over all sessions, or the host.
     pub host_oom_kills: u64,
+}
+
+/// What is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Controller {
+    Memory,
+    Cpu,
+    Pids,
+}
+
+impl Controller {
+    const ALL: [Self; 3] = [Self::Memory, Self::Cpu, Self::Pids];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Pids => "pids",
+        }
+    }
+}
+
+/// A group directory with the controllers that limit there.
+#[derive(Debug)]
+struct Group {
+    dir: OwnedFd,
+    controllers: Vec<Controller>,
+}
+
+/// The same group in every hierarchy that we use.
+#[derive(Debug)]
+struct Groups {
+    v2: Group,
+    v1: Vec<Group>,
 }
 
 /// The host's hierarchies, and the group of ours that holds all sessions.
 #[derive(Debug)]
-pub struct Cgroups {}
+pub struct Cgroups {
+    host: Host,
+    name: String,
+    parent: Groups,
+}
 
 impl Cgroups {
     /// Finds the hierarchies and makes `sandkasten-<tag>` in each, capped by `parent`.
     ///
     /// # Errors
     /// Where a controller is missing or a limit isn't held.
-    pub fn open(_tag: &str, _parent: &CgroupLimits) -> Result<Self, CgroupError> {
-        Err(CgroupError::NoV2)
+    pub fn open(tag: &str, parent: &CgroupLimits) -> Result<Self, CgroupError> {
+        fault::point("cgroup parent").map_err(|source| at("cgroup", source))?;
+        let host = host::find()?;
+        let name = format!("sandkasten-{tag}");
+        if host.v2.is_own {
+            move_to_leaf(host.v2.dir.as_fd(), &format!("{name}.daemon"))?;
+        }
+        hand_down(host.v2.dir.as_fd(), &host.v2_controllers)?;
+        let v2 = make(host.v2.dir.as_fd(), &name)?;
+        let parent_v2 = Group { dir: v2, controllers: host.v2_controllers.clone() };
+        let mut parent_v1 = Vec::new();
+        for hierarchy in &host.v1 {
+            let dir = make(hierarchy.place.dir.as_fd(), &name)?;
+            parent_v1.push(Group { dir, controllers: hierarchy.controllers.clone() });
+        }
+        let groups = Groups { v2: parent_v2, v1: parent_v1 };
+        groups.write(parent, Level::Parent)?;
+        hand_down(groups.v2.dir.as_fd(), &host.v2_controllers)?;
+        Ok(Self { host, name, parent: groups })
     }
 
     /// Makes a session's groups with their limits, read back, or leaves nothing.
     ///
     /// # Errors
     /// The first file that can't be written or doesn't hold.
-    pub fn create(&self, _session: &str, _limits: &CgroupLimits) -> Result<Cgroup, CgroupError> {
-        Err(CgroupError::NoV2)
+    pub fn create(&self, session: &str, limits: &CgroupLimits) -> Result<Cgroup, CgroupError> {
+        let made = self.make_limited(session, limits);
+        if made.is_err() {
+            self.remove_dirs(session).map_err(|source| at("removing a cgroup", source))?;
+        }
+        made
+    }
+
+    fn make_limited(&self, session: &str, limits: &CgroupLimits) -> Result<Cgroup, CgroupError> {
+        let mut v1 = Vec::new();
+        for parent in &self.parent.v1 {
+            fault::point("cgroup v1").map_err(|source| at("cgroup", source))?;
+            let dir = make(parent.dir.as_fd(), session)?;
+            v1.push(Group { dir, controllers: parent.controllers.clone() });
+        }
+        fault::point("cgroup v2").map_err(|source| at("cgroup", source))?;
+        let dir = make(self.parent.v2.dir.as_fd(), session)?;
+        let v2 = Group { dir, controllers: self.parent.v2.controllers.clone() };
+        let groups = Groups { v2, v1 };
+        fault::point("cgroup limits").map_err(|source| at("cgroup", source))?;
+        groups.write(limits, Level::Session)?;
+        self.cgroup(session, groups).map_err(|source| at("opening a cgroup", source))
     }
 
     /// The groups of a session that were made earlier.
     #[must_use]
-    pub fn find(&self, _session: &str) -> Option<Cgroup> {
-        None
+    pub fn find(&self, session: &str) -> Option<Cgroup> {
+        let name = Path::new(session);
+        let open = |parent: &Group| {
+            let dir = open_dir(parent.dir.as_fd(), name)?;
+            Ok::<_, io::Error>(Group { dir, controllers: parent.controllers.clone() })
+        };
+        let v2 = open(&self.parent.v2).ok()?;
+        let v1 = self.parent.v1.iter().map(open).collect::<Result<Vec<_>, _>>().ok()?;
+        self.cgroup(session, Groups { v2, v1 }).ok()
     }
 
     /// Sessions that have a group in any hierarchy.
     #[must_use]
     pub fn list(&self) -> Vec<String> {
-        Vec::new()
+        let mut names: Vec<String> =
+            self.parent.all().flat_map(|group| child_names(group.dir.as_fd())).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Removes what is left of a session's groups, also where [`find`](Self::find) finds it incomplete.
+    ///
+    /// # Errors
+    /// `EBUSY` while a process is in one.
+    pub fn remove(&self, session: &str) -> io::Result<()> {
+        match self.find(session) {
+            Some(cgroup) => cgroup.remove(),
+            None => self.remove_dirs(session),
+        }
     }
 
     /// Removes the group over all sessions where no session is left in it.
-    pub fn close(self) {}
+    pub fn close(self) {
+        let places = self.host.v1.iter().map(|hierarchy| &hierarchy.place).chain([&self.host.v2]);
+        for place in places {
+            // Busy: sessions go on without a daemon.
+            drop(remove_dir(place.dir.as_fd(), &self.name));
+        }
+    }
+
+    fn remove_dirs(&self, session: &str) -> io::Result<()> {
+        self.parent.all().try_for_each(|parent| remove_dir(parent.dir.as_fd(), session))
+    }
+
+    fn cgroup(&self, session: &str, groups: Groups) -> io::Result<Cgroup> {
+        let parents =
+            self.parent.all().map(|parent| parent.dir.try_clone()).collect::<io::Result<_>>()?;
+        Ok(Cgroup { name: session.to_owned(), groups, parents })
+    }
 }
 
 /// One session's groups.
 #[derive(Debug)]
-pub struct Cgroup {}
+pub struct Cgroup {
+    name: String,
+    groups: Groups,
+    /// Directories that hold the groups, v1 first.
+    parents: Vec<OwnedFd>,
+}
 
 impl Cgroup {
     /// # Errors
     /// Where the group is gone.
     pub fn fds(&self) -> io::Result<CgroupFds> {
-        Err(io::ErrorKind::NotFound.into())
+        let procs = |group: &Group| open_for_writing(group.dir.as_fd(), "cgroup.procs");
+        Ok(CgroupFds {
+            v2: self.groups.v2.dir.try_clone()?,
+            v1_procs: self.groups.v1.iter().map(procs).collect::<io::Result<_>>()?,
+        })
     }
 
     /// What it uses now; zeroes where the group is gone.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        Usage::default()
+        let (memory, memory_version) = self.groups.of(Controller::Memory);
+        let (memory_bytes, memory_peak_bytes) = match memory_version {
+            Version::V1 => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
+            Version::V2 => ("memory.current", "memory.peak"),
+        };
+        let (pids, _) = self.groups.of(Controller::Pids);
+        Usage {
+            memory_bytes: number(memory, memory_bytes),
+            memory_peak_bytes: number(memory, memory_peak_bytes),
+            // v2 counts time in every group, with the controller or without.
+            cpu_usec: keyed(self.groups.v2.dir.as_fd(), "cpu.stat", "usage_usec"),
+            pids: number(pids, "pids.current"),
+        }
     }
 
     /// Counters since the group was made; zeroes where it is gone.
     #[must_use]
     pub fn events(&self) -> Events {
-        Events::default()
+        let (memory, version) = self.groups.of(Controller::Memory);
+        let (oom_kills, host_oom_kills) = match version {
+            Version::V1 => {
+                // v1 doesn't count by which limit; one that was never reached killed nobody.
+                let kills = keyed(memory, "memory.oom_control", "oom_kill");
+                let own_was_reached = number(memory, "memory.failcnt") > 0;
+                (kills, if own_was_reached { 0 } else { kills })
+            }
+            Version::V2 => {
+                let kills = keyed(memory, "memory.events", "oom_kill");
+                (kills, kills.saturating_sub(keyed(memory, "memory.events", "oom")))
+            }
+        };
+        let (pids, _) = self.groups.of(Controller::Pids);
+        Events { oom_kills, fork_fails: keyed(pids, "pids.events", "max"), host_oom_kills }
     }
 
     /// Kills all its processes, frozen ones too.
@@ -126,7 +303,7 @@ impl Cgroup {
     /// # Errors
     /// What the write to `cgroup.kill` says.
     pub fn kill(&self) -> io::Result<()> {
-        Err(io::ErrorKind::NotFound.into())
+        write(self.groups.v2.dir.as_fd(), "cgroup.kill", "1")
     }
 
     /// Whether a process is in it.
@@ -134,22 +311,153 @@ impl Cgroup {
     /// # Errors
     /// Where the group is gone.
     pub fn is_populated(&self) -> io::Result<bool> {
-        Err(io::ErrorKind::NotFound.into())
+        let events = read(self.groups.v2.dir.as_fd(), "cgroup.events")?;
+        Ok(events.lines().any(|line| line == "populated 1"))
     }
 
-    /// `cgroup.events`: gives `POLLPRI` whenever "populated" changes, read or not.
+    /// `cgroup.events`: gives `POLLPRI` when "populated" has changed since it was last read.
     ///
     /// # Errors
     /// Where the group is gone.
     pub fn populated_fd(&self) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::NotFound.into())
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.groups.v2.dir, "cgroup.events", flags, Mode::empty())?)
     }
 
-    /// Removes the groups of every hierarchy; missing ones are fine.
+    /// Removes the groups of every hierarchy; missing ones are fine. Waits for processes that are
+    /// dying: a task leaves its groups just after its pidfd tells of its end.
     ///
     /// # Errors
-    /// `EBUSY` while a process is in one.
+    /// `EBUSY` where a process is still in one after two seconds.
     pub fn remove(&self) -> io::Result<()> {
+        self.wait_until_empty()?;
+        fault::point("cgroup remove")?;
+        self.parents.iter().try_for_each(|parent| remove_dir(parent.as_fd(), &self.name))
+    }
+
+    /// All hierarchies lose a task in the same moment, so v2's event stands for v1 too.
+    fn wait_until_empty(&self) -> io::Result<()> {
+        let gone = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+        };
+        let events = match self.populated_fd() {
+            Err(error) if gone(&error) => return Ok(()),
+            events => events?,
+        };
+        loop {
+            let mut text = [0; 64];
+            let read = match rustix::io::pread(&events, &mut text, 0) {
+                Err(Errno::NODEV) => return Ok(()),
+                read => read?,
+            };
+            if text.get(..read).is_some_and(|text| text.starts_with(b"populated 0")) {
+                return Ok(());
+            }
+            let mut polled = [PollFd::new(&events, PollFlags::PRI)];
+            let ready = rustix::io::retry_on_intr(|| {
+                rustix::event::poll(&mut polled, Some(&EMPTY_TIMEOUT))
+            })?;
+            if ready == 0 {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+        }
+    }
+}
+
+/// Whose files a controller's group has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Groups {
+    /// v1 first, v2 last: the v2 group is the one by which a session is found.
+    fn all(&self) -> impl Iterator<Item = &Group> {
+        self.v1.iter().chain([&self.v2])
+    }
+
+    fn of(&self, controller: Controller) -> (BorrowedFd<'_>, Version) {
+        let v1 = self.v1.iter().find(|group| group.controllers.contains(&controller));
+        match v1 {
+            Some(group) => (group.dir.as_fd(), Version::V1),
+            None => (self.v2.dir.as_fd(), Version::V2),
+        }
+    }
+
+    fn write(&self, limits: &CgroupLimits, level: Level) -> Result<(), CgroupError> {
+        for controller in &self.v2.controllers {
+            limits::write_v2(self.v2.dir.as_fd(), *controller, limits)?;
+        }
+        for group in &self.v1 {
+            for controller in &group.controllers {
+                limits::write_v1(group.dir.as_fd(), *controller, limits, level)?;
+            }
+        }
         Ok(())
     }
+}
+
+fn at(what: &str, source: io::Error) -> CgroupError {
+    CgroupError::Io { what: what.to_owned(), source }
+}
+
+/// Makes a group, or opens it where it exists.
+fn make(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, CgroupError> {
+    let context = |source| CgroupError::Io { what: format!("making the cgroup `{name}`"), source };
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => open_dir(parent, Path::new(name)).map_err(context),
+        Err(errno) => Err(context(errno.into())),
+    }
+}
+
+fn remove_dir(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn child_names(dir: BorrowedFd<'_>) -> Vec<String> {
+    let Ok(entries) = rustix::fs::Dir::read_from(dir) else { return Vec::new() };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type() == rustix::fs::FileType::Directory)
+        .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
+        .filter(|name| name != "." && name != "..")
+        .collect()
+}
+
+/// Lets the groups below `dir` have the controllers.
+fn hand_down(dir: BorrowedFd<'_>, controllers: &[Controller]) -> Result<(), CgroupError> {
+    let context = |source| at("handing controllers down (cgroup.subtree_control)", source);
+    let have = read(dir, "cgroup.subtree_control").map_err(context)?;
+    for controller in controllers {
+        if !have.split_ascii_whitespace().any(|name| name == controller.name()) {
+            let text = format!("+{}", controller.name());
+            write(dir, "cgroup.subtree_control", &text).map_err(context)?;
+        }
+    }
+    Ok(())
+}
+
+/// v2 hands controllers down only from groups without processes: this process and its children (the
+/// launcher) move to a leaf. Others that are in the group aren't ours to move, and make it fail.
+fn move_to_leaf(dir: BorrowedFd<'_>, leaf: &str) -> Result<(), CgroupError> {
+    let context = |source| at("moving the daemon to a cgroup of its own", source);
+    let ours = rustix::process::getpid().as_raw_nonzero().to_string();
+    let procs = read(dir, "cgroup.procs").map_err(context)?;
+    let leaf = make(dir, leaf)?;
+    for pid in procs.lines() {
+        if pid == ours || is_child_of(pid, &ours) {
+            write(leaf.as_fd(), "cgroup.procs", pid).map_err(context)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_child_of(pid: &str, parent: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent_line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent_line.is_some_and(|found| found.trim() == parent)
 }

@@ -21,10 +21,20 @@ pub mod plan;
 pub mod seccomp;
 pub mod tree;
 
+mod bpf;
+mod enter;
+mod fork;
 mod init_binary;
+mod mountinfo;
+mod root;
+mod step;
+mod sys;
+mod wire;
 
 pub use cgroup::{Cgroup, CgroupError, CgroupFds, CgroupLimits, Cgroups, Events, Usage};
 pub use launcher::{LaunchError, Launcher, Started};
+pub use enter::BOX_CAPABILITIES;
 pub use path::Beneath;
 pub use plan::Plan;
+pub use root::{MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY_DIRECTORIES};
 pub use seccomp::SeccompProfile;

@@ -39,6 +39,69 @@ pub struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {}", self.name)
+        let end = self.uid_base.saturating_add(65_535);
+        writeln!(f, "session {}", self.name)?;
+        writeln!(f, "join cgroups: v2, {} of v1", self.cgroup.v1_procs.len())?;
+        writeln!(f, "mount / from {} layers, nosuid,nodev{}", self.layers.len(), self.root_mode())?;
+        writeln!(f, "mount /proc, masked, nosuid,nodev,noexec")?;
+        writeln!(f, "mount /dev, ro,nosuid,noexec")?;
+        writeln!(f, "mount /dev/pts, nosuid,noexec")?;
+        writeln!(f, "mount /dev/shm of {} bytes, nosuid,nodev", self.shm_bytes)?;
+        writeln!(f, "mount /tmp of {} bytes, nosuid,nodev", self.tmp_bytes)?;
+        writeln!(f, "mount /.sandkasten, nosuid,nodev,noexec")?;
+        writeln!(f, "mount /workspace, nosuid,nodev")?;
+        writeln!(f, "map ids 0-65535 to {}-{end}", self.uid_base)?;
+        writeln!(f, "filter system calls: {:?}", self.seccomp)?;
+        writeln!(f, "execute init with listener, config and spool")
+    }
+}
+
+impl Plan {
+    fn root_mode(&self) -> &'static str {
+        if self.readonly_rootfs { ",ro" } else { "" }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn prints_a_line_a_step() {
+        let plan = Plan {
+            name: "s1".to_owned(),
+            layers: vec![null(), null()],
+            scratch: null(),
+            workspace: null(),
+            readonly_rootfs: true,
+            user_namespace: null(),
+            uid_base: 100_000,
+            cgroup: CgroupFds { v2: null(), v1_procs: vec![null()] },
+            tmp_bytes: 64,
+            shm_bytes: 32,
+            seccomp: SeccompProfile::Strict,
+            listener: null(),
+            config: null(),
+            spool: null(),
+        };
+        let expected = "session s1
+join cgroups: v2, 1 of v1
+mount / from 2 layers, nosuid,nodev,ro
+mount /proc, masked, nosuid,nodev,noexec
+mount /dev, ro,nosuid,noexec
+mount /dev/pts, nosuid,noexec
+mount /dev/shm of 32 bytes, nosuid,nodev
+mount /tmp of 64 bytes, nosuid,nodev
+mount /.sandkasten, nosuid,nodev,noexec
+mount /workspace, nosuid,nodev
+map ids 0-65535 to 100000-165535
+filter system calls: Strict
+execute init with listener, config and spool
+";
+        assert_eq!(plan.to_string(), expected);
     }
 }
