@@ -337,9 +337,8 @@ impl Cgroup {
 
     /// All hierarchies lose a task in the same moment, so v2's event stands for v1 too.
     fn wait_until_empty(&self) -> io::Result<()> {
-        let gone = |error: &io::Error| {
-            matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
-        };
+        let gone =
+            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
         let events = match self.populated_fd() {
             Err(error) if gone(&error) => return Ok(()),
             events => events?,

@@ -50,8 +50,14 @@ const OOM_SCORE: &str = "500";
 
 /// Namespaces that a box can't make: each of these is set to 0 in its user namespace.
 const NAMESPACE_LIMITS: [&str; 8] = [
-    "max_cgroup_namespaces", "max_ipc_namespaces", "max_mnt_namespaces", "max_net_namespaces",
-    "max_pid_namespaces", "max_time_namespaces", "max_user_namespaces", "max_uts_namespaces",
+    "max_cgroup_namespaces",
+    "max_ipc_namespaces",
+    "max_mnt_namespaces",
+    "max_net_namespaces",
+    "max_pid_namespaces",
+    "max_time_namespaces",
+    "max_user_namespaces",
+    "max_uts_namespaces",
 ];
 
 /// Everything that the child needs, all of it owned by the child alone.
@@ -254,7 +260,8 @@ fn arrange_descriptors(
     init: BorrowedFd<'_>,
 ) -> Result<OwnedFd, StepError> {
     let null = above_low_fds(null)?;
-    let [listener, config, spool] = entry.handed_over.each_ref().map(|fd| above_low_fds(fd.as_fd()));
+    let [listener, config, spool] =
+        entry.handed_over.each_ref().map(|fd| above_low_fds(fd.as_fd()));
     let sources = [&null, &null, &null, &listener?, &config?, &spool?];
     let init = above_low_fds(init)?;
     for (number, source) in (0..).zip(sources) {

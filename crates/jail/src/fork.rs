@@ -52,20 +52,23 @@ pub(crate) fn spawn() -> io::Result<LauncherProcess> {
     let filter = init_filter(SeccompProfile::Mvp);
     match sys::fork()? {
         Forked::Parent { pidfd, .. } => Ok(LauncherProcess { socket: ours, pidfd }),
-        Forked::Child => never_return(theirs.as_fd(), || {
-            let launcher = Launcher { filter: &filter };
-            launcher.prepare(theirs.as_fd())?;
-            launcher.serve()
-        }),
+        Forked::Child => {
+            // Its place first: errors of the steps that arrange the others are told through it.
+            if sys::dup_onto(theirs.as_fd(), SOCKET).is_err() {
+                sys::exit_now(1);
+            }
+            let socket = sys::own(SOCKET);
+            never_return(socket.as_fd(), || {
+                prepare()?;
+                Launcher { filter: &filter }.serve(socket.as_fd())
+            })
+        }
     }
 }
 
 /// Ends this process with what `run` says, also where it panics: in a forked child, unwinding would
 /// go on as if it were the parent.
-fn never_return(
-    socket: BorrowedFd<'_>,
-    run: impl FnOnce() -> Result<Infallible, StepError>,
-) -> ! {
+fn never_return(socket: BorrowedFd<'_>, run: impl FnOnce() -> Result<Infallible, StepError>) -> ! {
     let error = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(never)) => match never {},
         Ok(Err(error)) => error,
@@ -76,51 +79,55 @@ fn never_return(
     sys::exit_now(1)
 }
 
+/// Leaves everything of the daemon behind.
+fn prepare() -> Result<(), StepError> {
+    sys::reset_signals().step("reset signals")?;
+    sys::ignore_children();
+    // Out of the terminal's foreground group: Ctrl-C is for the daemon.
+    rustix::process::setsid().step("start a session")?;
+    rustix::thread::set_name(c"sk-launcher").step("set the name")?;
+    sys::plain_personality();
+    // What the daemon was given on purpose (nice, a real-time class) isn't for its sessions. Where it
+    // may not be changed, it stays.
+    let _class = sys::plain_scheduling();
+    let _nice = rustix::process::setpriority_process(None, 0);
+    place_descriptors()?;
+    enter_empty_root()?;
+    sys::close_range_cloexec(SOCKET).step("keep descriptors")?;
+    // Whatever the daemon had open, and nothing that a value in this process stands for.
+    sys::close_range(PROGRAM + 1).step("close descriptors")
+}
+
+/// Makes 0, 1 and 2 `/dev/null`, and [`PROGRAM`] init's memfd.
+fn place_descriptors() -> Result<(), StepError> {
+    let program = memfd::program("sandkasten-init", INIT).step("make init's memfd")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .step("open /dev/null")?;
+    let (high_program, high_null) = (above_low_fds(program.as_fd())?, above_low_fds(null.as_fd())?);
+    drop((program, null)); // before their numbers are overwritten
+    for (fd, number) in
+        [(&high_null, 0), (&high_null, 1), (&high_null, 2), (&high_program, PROGRAM)]
+    {
+        sys::dup_onto(fd.as_fd(), number).step("arrange descriptors")?;
+    }
+    Ok(())
+}
+
 struct Launcher<'a> {
     filter: &'a [Instruction],
 }
 
 impl Launcher<'_> {
-    /// Leaves everything of the daemon behind.
-    fn prepare(&self, socket: BorrowedFd<'_>) -> Result<(), StepError> {
-        sys::reset_signals().step("reset signals")?;
-        sys::ignore_children();
-        // Out of the terminal's foreground group: Ctrl-C is for the daemon.
-        rustix::process::setsid().step("start a session")?;
-        rustix::thread::set_name(c"sk-launcher").step("set the name")?;
-        sys::plain_personality();
-        // What the daemon was given on purpose (nice, a real-time class) isn't for its sessions. Where
-        // it may not be changed, it stays.
-        let _class = sys::plain_scheduling();
-        let _nice = rustix::process::setpriority_process(None, 0);
-        let program = memfd::program("sandkasten-init", INIT).step("make init's memfd")?;
-        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .step("open /dev/null")?;
-        let high = [socket, program.as_fd(), null.as_fd()].map(above_low_fds);
-        let [socket, program, null] = high;
-        let (socket, program, null) = (socket?, program?, null?);
-        let places = [(&null, 0), (&null, 1), (&null, 2), (&socket, SOCKET), (&program, PROGRAM)];
-        for (fd, number) in places {
-            sys::dup_onto(fd.as_fd(), number).step("arrange descriptors")?;
-        }
-        enter_empty_root()?;
-        sys::close_range(PROGRAM + 1).step("close descriptors")
-    }
-
-    fn serve(&self) -> Result<Infallible, StepError> {
-        let socket = sys::own(SOCKET);
+    fn serve(&self, socket: BorrowedFd<'_>) -> Result<Infallible, StepError> {
         let program = sys::own(PROGRAM);
-        for fd in [&socket, &program] {
-            rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).step("keep descriptors")?;
-        }
-        wire::tell(socket.as_fd(), &Told::Executes).step("say hello")?;
-        while let Some((bytes, fds)) = wire::receive(socket.as_fd()).step("wait for a request")? {
+        wire::tell(socket, &Told::Executes).step("say hello")?;
+        while let Some((bytes, fds)) = wire::receive(socket).step("wait for a request")? {
             let answered = match Request::from_bytes(&bytes) {
-                Some(request) => self.clone_for(request, fds, socket.as_fd(), program.as_fd()),
+                Some(request) => self.clone_for(request, fds, socket, program.as_fd()),
                 None => Err(broken("understand a request")),
             };
             if let Err(error) = answered {
-                wire::tell(socket.as_fd(), &error.into()).step("answer a request")?;
+                wire::tell(socket, &error.into()).step("answer a request")?;
             }
         }
         sys::exit_now(0)

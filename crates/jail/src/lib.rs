@@ -32,8 +32,8 @@ mod sys;
 mod wire;
 
 pub use cgroup::{Cgroup, CgroupError, CgroupFds, CgroupLimits, Cgroups, Events, Usage};
-pub use launcher::{LaunchError, Launcher, Started};
 pub use enter::BOX_CAPABILITIES;
+pub use launcher::{LaunchError, Launcher, Started};
 pub use path::Beneath;
 pub use plan::Plan;
 pub use root::{MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY_DIRECTORIES};

@@ -68,7 +68,8 @@ mod test {
 
     #[test]
     fn reads_tags_and_escapes() {
-        let text = b"36 35 98:0 /mnt1 /a\\040b rw,noatime shared:1 - ext3 /dev/root rw,errors=continue\n\
+        let text =
+            b"36 35 98:0 /mnt1 /a\\040b rw,noatime shared:1 - ext3 /dev/root rw,errors=continue\n\
                      junk\n\
                      37 35 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n";
         let mounts = parse(text);

@@ -38,8 +38,20 @@ pub(crate) const STAGE: &str = "h";
 
 /// Files of `/proc` that a box sees as empty.
 pub const MASKED_FILES: [&str; 14] = [
-    "cmdline", "config.gz", "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg",
-    "kpagecgroup", "latency_stats", "modules", "sched_debug", "sysrq-trigger", "timer_list",
+    "cmdline",
+    "config.gz",
+    "interrupts",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "latency_stats",
+    "modules",
+    "sched_debug",
+    "sysrq-trigger",
+    "timer_list",
 ];
 
 /// Directories of `/proc` that a box sees as empty.
@@ -196,7 +208,8 @@ fn mount_overlay(parts: &RootParts, stage: BorrowedFd<'_>) -> Result<OwnedFd, St
     for (index, layer) in parts.layers.iter().enumerate() {
         // Overlay wants the uppermost first, so that one is `0`.
         let name = (count - 1 - index).to_string();
-        rustix::fs::mkdirat(stage, &name, Mode::from_raw_mode(0o700)).step("make a layer's place")?;
+        rustix::fs::mkdirat(stage, &name, Mode::from_raw_mode(0o700))
+            .step("make a layer's place")?;
         move_to(layer.as_fd(), stage, &name).step("attach a layer")?;
     }
     move_to(parts.scratch.as_fd(), stage, "s").step("attach the scratch directory")?;
@@ -281,8 +294,7 @@ impl Builder<'_> {
         let max = TERMINALS_MAX.to_string();
         let options =
             [("gid", gid.as_str()), ("mode", "0620"), ("ptmxmode", "0666"), ("max", max.as_str())];
-        let attributes =
-            MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
         let pts = new_mount("devpts", &options, attributes).step("make /dev/pts")?;
         move_to(pts.as_fd(), dev, "pts").step("attach /dev/pts")?;
         let size = TmpfsSize::of_bytes(shm_bytes);
@@ -303,11 +315,7 @@ impl Builder<'_> {
     }
 
     /// Hides what `/proc` says about the host. A name that this kernel lacks is skipped.
-    fn mask_proc(
-        &mut self,
-        proc: BorrowedFd<'_>,
-        stage: BorrowedFd<'_>,
-    ) -> Result<(), StepError> {
+    fn mask_proc(&mut self, proc: BorrowedFd<'_>, stage: BorrowedFd<'_>) -> Result<(), StepError> {
         let read_only = MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
         for (names, source) in [(&MASKED_FILES[..], c"empty"), (&MASKED_DIRECTORIES[..], c"none")] {
             for name in names {

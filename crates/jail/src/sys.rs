@@ -115,7 +115,7 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
 
 /// Filters every later system call of this process and of all its descendants.
 pub(crate) fn load_seccomp(program: &[Instruction]) -> io::Result<()> {
-    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let len = u16::try_from(program.len()).map_err(|_too_long| io::ErrorKind::InvalidInput)?;
     let fprog = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     // SAFETY: `fprog` points to `len` instructions of the kernel's own layout, which it only reads.
     let result = unsafe {
@@ -241,8 +241,7 @@ pub(crate) fn plain_scheduling() -> io::Result<()> {
 pub(crate) fn fresh_keyring() -> io::Result<()> {
     let no_name = ptr::null::<libc::c_char>();
     // SAFETY: KEYCTL_JOIN_SESSION_KEYRING with a null name makes an anonymous keyring.
-    let result =
-        unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, no_name) };
+    let result = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, no_name) };
     check(result).map(drop)
 }
 

@@ -22,9 +22,14 @@ const MESSAGE_BYTES: usize = 512;
 /// What the launcher is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    Launch { settings: RootSettings, filtered: bool },
+    Launch {
+        settings: RootSettings,
+        filtered: bool,
+    },
     /// A process in a user namespace of its own, made by the host id.
-    UserNamespace { owner: u32 },
+    UserNamespace {
+        owner: u32,
+    },
 }
 
 /// What a child says to the daemon, or the launcher in its place.
@@ -144,11 +149,7 @@ pub(crate) fn tell_cloned(
     send(socket, &Told::Cloned { pid }.to_bytes(), &[pidfd])
 }
 
-pub(crate) fn send(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -207,7 +208,10 @@ mod test {
             RootSettings { readonly: true, uid_base: 1 << 20, tmp_bytes: 1 << 40, shm_bytes: 3 };
         for request in [
             Request::Launch { settings, filtered: false },
-            Request::Launch { settings: RootSettings { readonly: false, ..settings }, filtered: true },
+            Request::Launch {
+                settings: RootSettings { readonly: false, ..settings },
+                filtered: true,
+            },
             Request::UserNamespace { owner: 77 },
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));

@@ -21,7 +21,7 @@ pub(super) fn open_for_writing(dir: BorrowedFd<'_>, file: &str) -> io::Result<Ow
 pub(super) fn read(dir: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let bytes = read_all(rustix::fs::openat(dir, file, flags, Mode::empty())?)?;
-    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// The whole file as one number; 0 where it is missing or no number.
@@ -66,12 +66,8 @@ pub(super) fn write_held_if_there(
     file: &str,
     text: &str,
 ) -> Result<(), CgroupError> {
-    match rustix::fs::accessat(
-        dir,
-        file,
-        rustix::fs::Access::EXISTS,
-        rustix::fs::AtFlags::empty(),
-    ) {
+    match rustix::fs::accessat(dir, file, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
+    {
         Err(rustix::io::Errno::NOENT) => Ok(()),
         _ => write_held(dir, file, text),
     }
