@@ -1,5 +1,8 @@
 //! `docs/cli.md` is the help of all commands, and stays it.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::disallowed_methods, reason = "a test runs the binary")]
+
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -1,5 +1,8 @@
 //! What commands do where no daemon runs.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::disallowed_methods, reason = "a test runs the binary")]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
