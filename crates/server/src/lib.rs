@@ -1,1 +1,87 @@
-//! (skeleton)
+//! HTTP: routes, auth, limits, event streams, OpenAPI, metrics, and the one table error → status.
+//!
+//! Must not know what a sandbox does: a handler parses a request into a value of `types`, asks the
+//! engine, and writes down the answer.
+//!
+//! ```text
+//! accept ──> connection (one task) ──> hyper ──> edge ──> router ──> routes/NOUN ──> engine
+//!               wire: bytes, deadlines            auth, ids, errors, log
+//! ```
+//!
+//! Read `edge.rs` first: what every request goes through. Invariants: nothing but `GET /healthz` is
+//! answered without the key; memory for bodies and answers is taken from one budget; a client that goes
+//! away drops its handler, and with it what the handler waits for.
+
+mod accept;
+mod app;
+mod auth;
+mod body;
+mod budget;
+mod connection;
+mod content;
+mod cors;
+mod edge;
+mod error;
+mod exchange;
+mod json;
+mod metrics;
+mod multipart;
+mod openapi;
+mod query;
+mod request_id;
+mod routes;
+mod sse;
+mod wire;
+
+use std::io;
+use std::sync::Arc;
+
+use sandkasten_engine::Engine;
+use sandkasten_types::limits::BODIES_IN_MEMORY_MAX;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+pub use crate::auth::ApiKey;
+use crate::auth::Guard;
+use crate::budget::Budget;
+use crate::cors::Cors;
+use crate::edge::Edge;
+use crate::metrics::Metrics;
+pub use crate::openapi::openapi;
+
+/// What the operator decides about the HTTP side.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `None` is allowed on loopback addresses alone; the caller sees to that.
+    pub api_key: Option<ApiKey>,
+    /// Web pages that may call, as `https://host[:port]`; empty is none.
+    pub cors_origins: Vec<String>,
+    /// Bytes of all files of one upload.
+    pub max_upload_bytes: u64,
+    /// Bytes of a file read where the request names none; the engine is told the same.
+    pub max_read_bytes: u64,
+}
+
+/// Serves the API on `listener` until `shutdown` is cancelled and the requests that run have ended, ten
+/// seconds at most. New requests get 503 meanwhile.
+///
+/// Requests that still run then are left to the runtime, not dropped: dropping one is a disconnect and
+/// would cancel its command. Stop the engine next; that ends them.
+///
+/// # Errors
+/// Where the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    engine: Engine,
+    config: Config,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let metrics = Arc::new(Metrics::new());
+    let budget = Budget::new(BODIES_IN_MEMORY_MAX);
+    let guard = Guard::new(config.api_key.clone());
+    let cors = Cors::new(&config.cors_origins);
+    let app = App::new(engine, config, budget, Arc::clone(&metrics));
+    let router = routes::router().with_state(app);
+    accept::run(listener, Arc::new(Edge { router, guard, cors, metrics, draining: shutdown })).await
+}

@@ -25,8 +25,35 @@ pub const BODY_BYTES_DRAINED: u64 = 96 * MIB as u64;
 pub const BODIES_IN_MEMORY_MAX: usize = 256 * MIB;
 /// Nesting of a JSON body.
 pub const JSON_DEPTH_MAX: usize = 64;
+/// Names in all objects of a JSON body: they are held to find the ones given twice.
+pub const JSON_NAMES_MAX: usize = 20_000;
+/// Request line and headers of one request.
+pub const HEAD_BYTES_MAX: usize = 64 * KIB;
+/// Open connections; beyond them a client is told 503.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Connections over [`CONNECTIONS_MAX`] that are answered at all; the rest is closed at once.
+pub const CONNECTIONS_REFUSED_MAX: usize = 256;
+/// Seconds that a request's head may take from its first byte, and a new connection's first byte.
+pub const HEAD_SECONDS: u64 = 10;
+/// Seconds that a body may be silent.
+pub const BODY_SILENCE_SECONDS: u64 = 30;
+/// Seconds after which a body must have come at [`BODY_BYTES_PER_SECOND_MIN`] on average.
+pub const BODY_GRACE_SECONDS: u64 = 60;
+pub const BODY_BYTES_PER_SECOND_MIN: u64 = 64 * KIB as u64;
+/// Seconds that an idle connection is kept; httpx and proxies reuse one for up to 60.
+pub const IDLE_SECONDS: u64 = 90;
+/// Seconds that a client may take no byte of an answer while some wait to be sent.
+pub const WRITE_STALL_SECONDS: u64 = 300;
+/// Seconds that an answer waits for its share of [`BODIES_IN_MEMORY_MAX`].
+pub const ANSWER_WAIT_SECONDS: u64 = 5;
+/// Seconds that running requests get when the daemon stops.
+pub const DRAIN_SECONDS: u64 = 10;
 /// Files in one upload.
 pub const UPLOAD_FILES_MAX: usize = 100;
+/// Parts in one upload, files and others.
+pub const UPLOAD_PARTS_MAX: usize = 1000;
+/// Bytes of one upload that are not file content: boundaries, headers, other parts.
+pub const UPLOAD_OVERHEAD_BYTES_MAX: u64 = MIB as u64;
 /// Seconds that a session may be asked to live after its last use.
 pub const TTL_SECONDS_MAX: u64 = 86_400;
 /// Milliseconds an exec has when its request names none.

@@ -1,0 +1,145 @@
+//! What handlers share, and the small extractors and answers that all of them use.
+
+use std::ops::Deref;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequestParts, Path};
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::http::request::Parts;
+use sandkasten_engine::Engine;
+use sandkasten_types::{ErrorCode, SessionId, WorkspaceId};
+use serde::Serialize;
+
+use crate::Config;
+use crate::budget::Budget;
+use crate::edge::JSON;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+
+/// State of the router.
+#[derive(Debug, Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) engine: Engine,
+    pub(crate) config: Config,
+    pub(crate) budget: Budget,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl App {
+    pub(crate) fn new(
+        engine: Engine,
+        config: Config,
+        budget: Budget,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self(Arc::new(Inner { engine, config, budget, metrics }))
+    }
+}
+
+impl Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl FromRef<App> for Budget {
+    fn from_ref(app: &App) -> Self {
+        app.budget.clone()
+    }
+}
+
+/// The `{id}` of a session route. A text that can't be an id names no session.
+#[derive(Debug)]
+pub(crate) struct SessionPath(pub(crate) SessionId);
+
+impl<S: Send + Sync> FromRequestParts<S> for SessionPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text = path_text(parts, state).await;
+        SessionId::from_str(&text).map(Self).map_err(|_cause| {
+            let text: String = text.chars().take(64).collect();
+            let message = format!("session not found: {}", text.escape_debug());
+            ApiError::new(ErrorCode::SessionNotFound, message).with("session_id", text)
+        })
+    }
+}
+
+/// The `{id}` of a workspace route.
+#[derive(Debug)]
+pub(crate) struct WorkspacePath(pub(crate) WorkspaceId);
+
+impl<S: Send + Sync> FromRequestParts<S> for WorkspacePath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text = path_text(parts, state).await;
+        let id = WorkspaceId::from_str(&text);
+        id.map(Self).map_err(|error| ApiError::new(ErrorCode::InvalidWorkspace, error.to_string()))
+    }
+}
+
+async fn path_text<S: Send + Sync>(parts: &mut Parts, state: &S) -> String {
+    match Path::<String>::from_request_parts(parts, state).await {
+        Ok(Path(text)) => text,
+        // Not UTF-8: no id is like that.
+        Err(_) => String::from("?"),
+    }
+}
+
+/// A JSON answer.
+#[derive(Debug)]
+pub(crate) struct Answer<T>(pub(crate) StatusCode, pub(crate) T);
+
+/// 200 with `value`.
+pub(crate) fn ok<T>(value: T) -> Answer<T> {
+    Answer(StatusCode::OK, value)
+}
+
+impl<T: Serialize> IntoResponse for Answer<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.1) {
+            Ok(body) => (self.0, [JSON], body).into_response(),
+            Err(error) => ApiError::internal(format!("answer: {error}")).into_response(),
+        }
+    }
+}
+
+/// A body of `bytes` that gives its share of the budget back when it has left.
+pub(crate) mod held {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use axum::body::Body;
+    use bytes::Bytes;
+    use futures_util::Stream;
+
+    use crate::budget::Share;
+
+    /// What a body is made of, piece by piece.
+    pub(crate) struct Held<I> {
+        pieces: I,
+        _share: Option<Share>,
+    }
+
+    impl<I: Iterator<Item = Bytes> + Unpin + Send + 'static> Held<I> {
+        pub(crate) fn body(pieces: I, share: Option<Share>) -> Body {
+            Body::from_stream(Self { pieces, _share: share })
+        }
+    }
+
+    impl<I: Iterator<Item = Bytes> + Unpin> Stream for Held<I> {
+        type Item = Result<Bytes, std::convert::Infallible>;
+
+        fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            Poll::Ready(self.pieces.next().map(Ok))
+        }
+    }
+}

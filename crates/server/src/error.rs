@@ -1,0 +1,362 @@
+//! Errors as clients see them. The only place where a status code is chosen.
+//!
+//! An [`ApiError`] travels from a handler to [`crate::edge`] inside a response that has no body yet;
+//! there it gets the request id and becomes the one shape of `types::error::ErrorBody`.
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use sandkasten_engine::{Ended, Error, FileFault};
+use sandkasten_types::ErrorCode;
+use sandkasten_types::error::ErrorBody;
+use sandkasten_types::exec::StreamError;
+use sandkasten_types::session::Status;
+use serde_json::{Map, Value, json};
+
+use crate::request_id::{REQUEST_ID, RequestId};
+
+/// Seconds after which a client that was turned away may ask again.
+const RETRY_AFTER_SECONDS: u32 = 1;
+const RETRY_AFTER_DRAIN_SECONDS: u32 = 5;
+/// Parsers quote what they were given; an answer need not carry a megabyte of it back.
+const MESSAGE_CHARS_MAX: usize = 600;
+
+/// An error on its way to a client.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ApiError {
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+    pub(crate) details: Map<String, Value>,
+    /// For the log alone.
+    pub(crate) internal: Option<String>,
+    /// Where the status is not the code's own.
+    status: Option<StatusCode>,
+}
+
+/// The table: each code and its status.
+pub(crate) fn status(code: ErrorCode) -> StatusCode {
+    use ErrorCode as E;
+    match code {
+        E::InvalidRequest
+        | E::InvalidImage
+        | E::InvalidWorkspace
+        | E::InvalidPath
+        | E::PathNotAllowed
+        | E::NotAFile
+        | E::IsADirectory
+        | E::NotADirectory => StatusCode::BAD_REQUEST,
+        E::Unauthorized => StatusCode::UNAUTHORIZED,
+        E::Forbidden | E::PermissionDenied => StatusCode::FORBIDDEN,
+        E::SessionNotFound
+        | E::WorkspaceNotFound
+        | E::FileNotFound
+        | E::ImageNotFound
+        | E::ExecNotFound
+        | E::RouteNotFound => StatusCode::NOT_FOUND,
+        E::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        E::Conflict | E::AlreadyExists | E::WorkspaceInUse | E::IdempotencyMismatch => {
+            StatusCode::CONFLICT
+        }
+        E::SessionExpired | E::SessionDestroyed | E::SessionCrashed => StatusCode::GONE,
+        E::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        E::QuotaExceeded | E::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        E::Overloaded | E::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        E::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        E::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        let new = |code| Self::new(code, message.clone());
+        match error {
+            Error::InvalidRequest(_) => new(ErrorCode::InvalidRequest),
+            Error::InvalidImage(_) => new(ErrorCode::InvalidImage),
+            Error::InvalidWorkspace(_) => new(ErrorCode::InvalidWorkspace),
+            Error::SessionNotFound(id) => {
+                new(ErrorCode::SessionNotFound).with("session_id", id.as_str())
+            }
+            Error::WorkspaceNotFound(id) => {
+                new(ErrorCode::WorkspaceNotFound).with("workspace_id", id.as_str())
+            }
+            Error::ImageNotFound(name) => {
+                new(ErrorCode::ImageNotFound).with("image", name.as_str())
+            }
+            Error::ExecNotFound(id) => new(ErrorCode::ExecNotFound).with("exec_id", id.as_str()),
+            Error::Ended(ended) => Self::ended(&ended, message),
+            Error::File { path, fault } => Self::file(&path, &fault, message),
+            Error::TooLarge { limit, .. } => new(ErrorCode::TooLarge).with("limit", limit),
+            Error::QuotaExceeded { limit, .. } => {
+                new(ErrorCode::QuotaExceeded).with("limit", limit)
+            }
+            Error::Overloaded(_) => new(ErrorCode::Overloaded),
+            Error::Draining => Self::draining(),
+            Error::NoSpace(_) => new(ErrorCode::NoSpace),
+            Error::Conflict(_) => new(ErrorCode::Conflict),
+            Error::WorkspaceInUse(id) => {
+                new(ErrorCode::WorkspaceInUse).with("workspace_id", id.as_str())
+            }
+            Error::IdempotencyMismatch(_) => new(ErrorCode::IdempotencyMismatch),
+            Error::Internal(chain) => Self::internal(chain),
+        }
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
+            message.truncate(end);
+            message.push('…');
+        }
+        Self { code, message, details: Map::new(), internal: None, status: None }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message)
+    }
+
+    pub(crate) fn invalid_path(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidPath, message)
+    }
+
+    /// A field or query name that the API has and this version does not.
+    pub(crate) fn not_available(name: &str) -> Self {
+        Self::invalid(format!("`{name}` is not available in this version"))
+    }
+
+    /// `bytes` where the size is known before the limit is passed.
+    pub(crate) fn too_large(what: &str, bytes: Option<u64>, limit: u64) -> Self {
+        let message = match bytes {
+            Some(bytes) => format!("{what} is {bytes} bytes; the limit is {limit}"),
+            None => format!("{what} is too large; the limit is {limit} bytes"),
+        };
+        Self::new(ErrorCode::TooLarge, message).with("limit", limit)
+    }
+
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Overloaded, message)
+    }
+
+    pub(crate) fn draining() -> Self {
+        Self::new(ErrorCode::Draining, "the daemon is stopping")
+    }
+
+    /// `chain` goes to the log; the client gets the request id to find it by.
+    pub(crate) fn internal(chain: impl Into<String>) -> Self {
+        let mut error = Self::new(ErrorCode::InternalError, "internal error");
+        error.internal = Some(chain.into());
+        error
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.into(), value.into());
+        self
+    }
+
+    fn ended(ended: &Ended, message: String) -> Self {
+        let code = match ended.status {
+            Status::Expired => ErrorCode::SessionExpired,
+            Status::Crashed | Status::Lost => ErrorCode::SessionCrashed,
+            Status::Creating
+            | Status::Running
+            | Status::Paused
+            | Status::Stopping
+            | Status::Destroyed => ErrorCode::SessionDestroyed,
+        };
+        let mut error = Self::new(code, message)
+            .with("session_id", ended.id.as_str())
+            .with("status", ended.status.as_str())
+            .with("reason", ended.reason.as_str())
+            .with("started", ended.started);
+        if let Some(output) = &ended.output {
+            error = error.with("output", output.as_str());
+        }
+        error
+    }
+
+    fn file(path: &str, fault: &FileFault, message: String) -> Self {
+        let (code, limit) = match fault {
+            FileFault::NotFound => (ErrorCode::FileNotFound, None),
+            FileFault::IsADirectory => (ErrorCode::IsADirectory, None),
+            FileFault::NotADirectory => (ErrorCode::NotADirectory, None),
+            FileFault::NotAFile => (ErrorCode::NotAFile, None),
+            FileFault::PermissionDenied => (ErrorCode::PermissionDenied, None),
+            FileFault::AlreadyExists => (ErrorCode::AlreadyExists, None),
+            FileFault::InvalidPath(_) => (ErrorCode::InvalidPath, None),
+            FileFault::NotAllowed => (ErrorCode::PathNotAllowed, None),
+            FileFault::NoSpace => (ErrorCode::NoSpace, None),
+            FileFault::TooLarge { limit, .. } => (ErrorCode::TooLarge, Some(*limit)),
+        };
+        let error = Self::new(code, message).with("path", path);
+        match limit {
+            Some(limit) => error.with("limit", limit),
+            None => error,
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status.unwrap_or_else(|| status(self.code))
+    }
+
+    fn retry_after(&self) -> Option<u32> {
+        match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => Some(RETRY_AFTER_SECONDS),
+            StatusCode::SERVICE_UNAVAILABLE if self.code == ErrorCode::Draining => {
+                Some(RETRY_AFTER_DRAIN_SECONDS)
+            }
+            StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_SECONDS),
+            _ => None,
+        }
+    }
+
+    /// The body of the answer.
+    pub(crate) fn body(&self, id: &RequestId) -> ErrorBody {
+        let mut details = self.details.clone();
+        let mut message = self.message.clone();
+        if self.code == ErrorCode::InternalError {
+            message = format!("{message}; request id: {id}");
+            details.insert("request_id".into(), json!(id.as_str()));
+        }
+        ErrorBody {
+            error_code: self.code,
+            error: message.clone(),
+            message,
+            details,
+            retryable: self.retry_after().is_some(),
+        }
+    }
+
+    /// The datum of `event: error` in a stream.
+    pub(crate) fn datum(&self, id: &RequestId) -> StreamError {
+        let body = self.body(id);
+        StreamError { error: body.message, error_code: body.error_code, details: body.details }
+    }
+
+    /// The head that belongs to [`body`](Self::body).
+    pub(crate) fn headers(&self) -> Vec<(HeaderName, HeaderValue)> {
+        use hyper::header;
+        let json = HeaderValue::from_static("application/json");
+        let mut headers = vec![(header::CONTENT_TYPE, json)];
+        if let Some(seconds) = self.retry_after() {
+            headers.push((header::RETRY_AFTER, HeaderValue::from(seconds)));
+        }
+        if self.code == ErrorCode::Unauthorized {
+            headers.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        }
+        headers
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        *response.status_mut() = self.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// A whole answer to bytes that are no request, in place of hyper's own with that status.
+pub(crate) fn protocol_error(bare: u16) -> Bytes {
+    let mut error = match bare {
+        431 => ApiError::too_large(
+            "the request's head",
+            None,
+            sandkasten_types::limits::HEAD_BYTES_MAX as u64,
+        ),
+        414 => ApiError::invalid("the request's address is too long"),
+        _ => ApiError::invalid("the request is not valid HTTP/1.1"),
+    };
+    if bare == 431 {
+        error.status = Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    }
+    whole_answer(&error)
+}
+
+/// An answer as bytes, for clients whose request was never read. The connection closes after it.
+pub(crate) fn whole_answer(error: &ApiError) -> Bytes {
+    let id = RequestId::new();
+    let body = serde_json::to_string(&error.body(&id)).unwrap_or_default();
+    let mut text = format!("HTTP/1.1 {}\r\n{}: {id}\r\n", error.status(), REQUEST_ID);
+    for (name, value) in error.headers() {
+        let value = value.to_str().unwrap_or_default();
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += &format!("content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    tracing::info!(status = error.status().as_u16(), request_id = %id, "refused");
+    text.into()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn all() -> Vec<ErrorCode> {
+        use ErrorCode as E;
+        vec![
+            E::InvalidRequest,
+            E::InvalidImage,
+            E::InvalidWorkspace,
+            E::InvalidPath,
+            E::PathNotAllowed,
+            E::NotAFile,
+            E::IsADirectory,
+            E::NotADirectory,
+            E::Unauthorized,
+            E::Forbidden,
+            E::PermissionDenied,
+            E::SessionNotFound,
+            E::WorkspaceNotFound,
+            E::FileNotFound,
+            E::ImageNotFound,
+            E::ExecNotFound,
+            E::RouteNotFound,
+            E::MethodNotAllowed,
+            E::Conflict,
+            E::AlreadyExists,
+            E::WorkspaceInUse,
+            E::IdempotencyMismatch,
+            E::SessionExpired,
+            E::SessionDestroyed,
+            E::SessionCrashed,
+            E::TooLarge,
+            E::QuotaExceeded,
+            E::RateLimited,
+            E::Overloaded,
+            E::Draining,
+            E::NoSpace,
+            E::InternalError,
+        ]
+    }
+
+    #[test]
+    fn every_code_has_the_status_of_the_contract() {
+        let mut table = String::new();
+        for code in all() {
+            let error = ApiError::new(code, "m");
+            let body = serde_json::to_value(error.body(&RequestId::new())).unwrap();
+            let name = body["error_code"].as_str().unwrap();
+            let again = if body["retryable"] == true { " retryable" } else { "" };
+            table += &format!("{} {name}{again}\n", error.status().as_u16());
+        }
+        assert_eq!(table, include_str!("error_table.txt"));
+    }
+
+    #[test]
+    fn the_chain_of_an_internal_error_stays_inside() {
+        let id = RequestId::new();
+        let error = ApiError::from(Error::Internal("open /var/lib/x: EIO".into()));
+        let text = serde_json::to_string(&error.body(&id)).unwrap();
+        assert!(!text.contains("/var/lib"), "{text}");
+        assert!(text.contains(id.as_str()), "{text}");
+    }
+
+    #[test]
+    fn a_message_never_carries_a_megabyte_back() {
+        let error = ApiError::invalid("ä".repeat(1_000_000));
+        assert!(error.message.chars().count() <= MESSAGE_CHARS_MAX + 1);
+    }
+}

@@ -1,0 +1,329 @@
+//! Files of sessions. Workspaces use the same three operations, see [`super::workspaces`].
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use sandkasten_engine::{CreateFile, FileUser, FileWriter, Parents, Place};
+use sandkasten_types::ErrorCode;
+use sandkasten_types::error::ErrorBody;
+use sandkasten_types::files::{FileContent, Uploaded, WriteFile};
+use sandkasten_types::limits::{
+    BODY_BYTES_MAX_FILE, PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX,
+    UPLOAD_OVERHEAD_BYTES_MAX,
+};
+use sandkasten_types::session::Ok as Done;
+
+use crate::app::held::Held;
+use crate::app::{Answer, App, SessionPath, ok};
+use crate::body::{Reader, check_length};
+use crate::budget::Share;
+use crate::content::WriteBody;
+use crate::edge::JSON;
+use crate::error::ApiError;
+use crate::json::refuse_coding;
+use crate::multipart::{Multipart, check_file_name};
+use crate::openapi::UploadForm;
+use crate::query::Query;
+
+/// Bytes encoded at once; a multiple of three, so that only the last piece is padded.
+const ENCODE_BYTES: usize = 48 * 1024;
+
+/// Writes a file, whole or not at all.
+#[utoipa::path(post, path = "/v1/sessions/{id}/fs/write", tag = "files", operation_id = "write_file",
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    request_body = WriteFile,
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn write(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Answer<Done>, ApiError> {
+    refuse_coding(&headers)?;
+    write_file(&app, Place::Session(id), query.file_user()?, body).await
+}
+
+/// Reads a file.
+#[utoipa::path(get, path = "/v1/sessions/{id}/fs/read", tag = "files", operation_id = "read_file",
+    params(
+        ("id" = String, Path),
+        ("path" = String, Query),
+        ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
+        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = FileContent),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn read(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    read_file(&app, Place::Session(id), &query).await
+}
+
+/// Writes the files of a form into a directory.
+#[utoipa::path(post, path = "/v1/sessions/{id}/fs/upload", tag = "files", operation_id = "upload_files",
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    request_body(content = UploadForm, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, description = "Done", body = Uploaded),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn upload(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Answer<Uploaded>, ApiError> {
+    let place = Place::Session(id);
+    Upload::new(&app, place, query.file_user()?).run(&headers, body).await
+}
+
+pub(super) async fn write_file(
+    app: &App,
+    place: Place,
+    user: FileUser,
+    body: Body,
+) -> Result<Answer<Done>, ApiError> {
+    let mut reader = Reader::new(body);
+    let limit = BODY_BYTES_MAX_FILE as u64;
+    check_length(reader.length(), limit)?;
+    // Content is decoded as it arrives and is never larger than the body.
+    let mut share = app.budget.try_take(reader.length().unwrap_or(0))?;
+    let mut parser = WriteBody::new();
+    let mut received = 0;
+    while let Some(bytes) = reader.next().await? {
+        received += bytes.len() as u64;
+        if received > limit {
+            return Err(ApiError::too_large("the body", None, limit));
+        }
+        share.grow_to(received)?;
+        parser.push(&bytes)?;
+    }
+    let (request, content) = parser.finish()?;
+    let mut file = app.engine.create_file(place, create_file(request, user)?).await?;
+    for segment in content {
+        file.write(segment).await?;
+    }
+    file.commit().await?;
+    Ok(ok(Done::TRUE))
+}
+
+fn create_file(request: WriteFile, user: FileUser) -> Result<CreateFile, ApiError> {
+    let mode = request.mode.as_deref().map(octal).transpose()?;
+    let parents = match request.create_parents {
+        None | Some(true) => Parents::Make,
+        Some(false) => Parents::MustExist,
+    };
+    Ok(CreateFile { path: request.path, user, mode, parents })
+}
+
+fn octal(text: &str) -> Result<u32, ApiError> {
+    let is_octal = (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if is_octal && mode <= 0o7777 => Ok(mode),
+        _ => Err(ApiError::invalid("`mode` must be an octal string like \"0644\"")),
+    }
+}
+
+pub(super) async fn read_file(
+    app: &App,
+    place: Place,
+    query: &Query,
+) -> Result<Response, ApiError> {
+    query.refuse(&["path_base64"])?;
+    let path = query.require("path")?;
+    let max_bytes = query.bytes("max_bytes", READ_BYTES_MAX)?;
+    let user = query.file_user()?;
+    let mut share = app.budget.take(max_bytes.unwrap_or(app.config.max_read_bytes)).await?;
+    let file = app.engine.read_file(place, path, user, max_bytes).await?;
+    share.shrink_to(file.bytes.len() as u64);
+    let path = serde_json::to_string(path).map_err(|e| ApiError::internal(e.to_string()))?;
+    let head = format!("{{\"path\":{path},\"content_base64\":\"");
+    let tail = format!("\",\"truncated\":{},\"size\":{}}}", file.truncated, file.size);
+    let length = head.len() + file.bytes.len().div_ceil(3) * 4 + tail.len();
+    // The base64 text is made as it leaves; only the bytes are held.
+    let bytes = Bytes::from(file.bytes);
+    let starts = (0..bytes.len()).step_by(ENCODE_BYTES);
+    let encoded = starts.map(move |start| {
+        let piece = bytes.slice(start..(start + ENCODE_BYTES).min(bytes.len()));
+        Bytes::from(STANDARD.encode(piece))
+    });
+    let pieces =
+        std::iter::once(Bytes::from(head)).chain(encoded).chain(std::iter::once(Bytes::from(tail)));
+    let mut response = Response::new(Held::body(pieces, Some(share)));
+    response.headers_mut().extend([JSON, (CONTENT_LENGTH, HeaderValue::from(length))]);
+    Ok(response)
+}
+
+/// One upload. The files are put in place together at the end; before that, dropping it leaves nothing.
+pub(super) struct Upload<'a> {
+    app: &'a App,
+    place: Place,
+    user: FileUser,
+    /// The target directory, once its part has come.
+    target: Option<String>,
+    /// Files that came before the target is known.
+    early: Vec<EarlyFile>,
+    writers: Vec<FileWriter>,
+    bytes: u64,
+}
+
+struct EarlyFile {
+    name: String,
+    pieces: Vec<Bytes>,
+    _share: Share,
+}
+
+impl<'a> Upload<'a> {
+    pub(super) fn new(app: &'a App, place: Place, user: FileUser) -> Self {
+        let (early, writers) = (Vec::new(), Vec::new());
+        Self { app, place, user, target: None, early, writers, bytes: 0 }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Answer<Uploaded>, ApiError> {
+        refuse_coding(headers)?;
+        let reader = Reader::new(body);
+        let limit = self.app.config.max_upload_bytes;
+        if reader.length().is_some_and(|length| length > limit + UPLOAD_OVERHEAD_BYTES_MAX) {
+            return Err(too_large(limit));
+        }
+        let mut form = Multipart::new(headers, reader)?;
+        while let Some(head) = form.next_part().await? {
+            match head.name.as_str() {
+                "path" => self.target(&mut form).await?,
+                "file" | "files" => {
+                    let name = head.file_name.unwrap_or_default();
+                    self.file(&mut form, name).await?;
+                }
+                _ => {}
+            }
+        }
+        self.finish().await
+    }
+
+    async fn target(&mut self, form: &mut Multipart) -> Result<(), ApiError> {
+        let mut text = Vec::new();
+        while let Some(bytes) = form.data().await? {
+            text.extend_from_slice(&bytes);
+            if text.len() > PATH_BYTES_MAX {
+                let message = format!("`path` is too long; the limit is {PATH_BYTES_MAX} bytes");
+                return Err(ApiError::invalid_path(message));
+            }
+        }
+        let text = String::from_utf8(text)
+            .map_err(|_cause| ApiError::invalid_path("`path` is not UTF-8"))?;
+        if self.target.replace(text).is_some() {
+            return Err(ApiError::invalid("duplicate field `path`"));
+        }
+        self.place_early().await
+    }
+
+    async fn file(&mut self, form: &mut Multipart, name: String) -> Result<(), ApiError> {
+        check_file_name(&name)?;
+        if self.early.len() + self.writers.len() == UPLOAD_FILES_MAX {
+            let message = format!("more than {UPLOAD_FILES_MAX} files; that is the limit");
+            let error = ApiError::new(ErrorCode::TooLarge, message);
+            return Err(error.with("limit", UPLOAD_FILES_MAX as u64));
+        }
+        if self.target.is_none() {
+            return self.hold(form, name).await;
+        }
+        let mut writer = self.create(&name).await?;
+        while let Some(bytes) = form.data().await? {
+            self.count(&bytes)?;
+            writer.write(bytes).await?;
+        }
+        self.writers.push(writer);
+        Ok(())
+    }
+
+    /// Keeps a file in memory until it is known where it goes.
+    async fn hold(&mut self, form: &mut Multipart, name: String) -> Result<(), ApiError> {
+        let mut share = self.app.budget.try_take(0)?;
+        let mut pieces = Vec::new();
+        let mut held = 0;
+        while let Some(bytes) = form.data().await? {
+            self.count(&bytes)?;
+            held += bytes.len() as u64;
+            share.grow_to(held)?;
+            pieces.push(Bytes::copy_from_slice(&bytes));
+        }
+        self.early.push(EarlyFile { name, pieces, _share: share });
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: &Bytes) -> Result<(), ApiError> {
+        self.bytes += bytes.len() as u64;
+        let limit = self.app.config.max_upload_bytes;
+        if self.bytes > limit { Err(too_large(limit)) } else { Ok(()) }
+    }
+
+    async fn place_early(&mut self) -> Result<(), ApiError> {
+        for file in std::mem::take(&mut self.early) {
+            let mut writer = self.create(&file.name).await?;
+            for piece in file.pieces {
+                writer.write(piece).await?;
+            }
+            self.writers.push(writer);
+        }
+        Ok(())
+    }
+
+    async fn create(&self, name: &str) -> Result<FileWriter, ApiError> {
+        let path = match self.target.as_deref().unwrap_or_default() {
+            "" => name.to_owned(),
+            directory => format!("{}/{name}", directory.trim_end_matches('/')),
+        };
+        let request = CreateFile { path, user: self.user, mode: None, parents: Parents::Make };
+        Ok(self.app.engine.create_file(self.place.clone(), request).await?)
+    }
+
+    async fn finish(mut self) -> Result<Answer<Uploaded>, ApiError> {
+        self.place_early().await?;
+        if self.writers.is_empty() {
+            return Err(ApiError::invalid("the upload has no part named `file` or `files`"));
+        }
+        let mut paths = Vec::new();
+        for writer in self.writers {
+            paths.push(writer.path().to_owned());
+            writer.commit().await?;
+        }
+        Ok(ok(Uploaded { ok: true, paths }))
+    }
+}
+
+fn too_large(limit: u64) -> ApiError {
+    ApiError::too_large("the upload", None, limit)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal_strings() {
+        assert_eq!(octal("0644").unwrap(), 0o644);
+        assert_eq!(octal("755").unwrap(), 0o755);
+        assert_eq!(octal("07777").unwrap(), 0o7777);
+        for bad in ["", "8", "0o644", "+644", "-1", "10000", "000644", "rw"] {
+            assert!(octal(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The routes: one file a noun. The router and the OpenAPI document come from one list.
+
+mod daemon;
+mod exec;
+mod files;
+mod sessions;
+mod workspaces;
+
+use axum::Router;
+use axum::middleware::from_fn;
+use hyper::Method;
+use sandkasten_types::ErrorCode;
+use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+use crate::edge::note_route;
+use crate::error::ApiError;
+use crate::openapi::Document;
+
+pub(crate) fn router() -> Router<App> {
+    router_and_document().0
+}
+
+pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(daemon::healthz))
+        .routes(routes!(daemon::readyz))
+        .routes(routes!(daemon::metrics))
+        .routes(routes!(daemon::document))
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::get, sessions::delete))
+        .routes(routes!(sessions::stats))
+        .routes(routes!(exec::exec))
+        .routes(routes!(exec::stream))
+        .routes(routes!(files::write))
+        .routes(routes!(files::read))
+        .routes(routes!(files::upload))
+        .routes(routes!(workspaces::list))
+        .routes(routes!(workspaces::delete))
+        .routes(routes!(workspaces::entries))
+        .routes(routes!(workspaces::write))
+        .routes(routes!(workspaces::read))
+        .routes(routes!(workspaces::upload))
+        .split_for_parts();
+    (with_fallbacks(router), document)
+}
+
+/// What is not in the list has the one error shape too.
+pub(crate) fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+    router
+        .route_layer(from_fn(note_route))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(no_route)
+}
+
+async fn no_route() -> ApiError {
+    ApiError::new(ErrorCode::RouteNotFound, "no such route in this version")
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    let method: String = method.as_str().chars().take(16).collect();
+    let message = format!("{method} is not allowed here; `Allow` has what is");
+    ApiError::new(ErrorCode::MethodNotAllowed, message)
+}

@@ -1,0 +1,118 @@
+//! Workspaces, and their files without a session.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::HeaderMap;
+use sandkasten_engine::Place;
+use sandkasten_types::error::ErrorBody;
+use sandkasten_types::files::{Entries, FileContent, Uploaded, WriteFile};
+use sandkasten_types::session::Ok as Done;
+use sandkasten_types::workspace::Workspaces;
+
+use super::files::{Upload, read_file, write_file};
+use crate::app::{Answer, App, WorkspacePath, ok};
+use crate::error::ApiError;
+use crate::json::refuse_coding;
+use crate::openapi::UploadForm;
+use crate::query::Query;
+
+/// All workspaces.
+#[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces", operation_id = "list_workspaces", responses(
+    (status = 200, description = "Done", body = Workspaces),
+    (status = "default", description = "An error", body = ErrorBody),
+))]
+pub(crate) async fn list(State(app): State<App>) -> Result<Answer<Workspaces>, ApiError> {
+    Ok(ok(Workspaces { workspaces: app.engine.workspaces().await? }))
+}
+
+/// Removes a workspace and all its files.
+#[utoipa::path(delete, path = "/v1/workspaces/{id}", tag = "workspaces", operation_id = "delete_workspace",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+) -> Result<Answer<Done>, ApiError> {
+    app.engine.delete_workspace(&id).await?;
+    Ok(ok(Done::TRUE))
+}
+
+/// The entries of a directory.
+#[utoipa::path(get, path = "/v1/workspaces/{id}/fs", tag = "workspaces", operation_id = "list_workspace_directory",
+    params(
+        ("id" = String, Path),
+        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Entries),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn entries(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+) -> Result<Answer<Entries>, ApiError> {
+    query.refuse(&["path_base64"])?;
+    let path = query.get("path")?.filter(|path| !path.is_empty()).unwrap_or(".");
+    Ok(ok(Entries { entries: app.engine.list_workspace_dir(&id, path).await? }))
+}
+
+/// Writes a file, whole or not at all. The workspace is made on its first write.
+#[utoipa::path(post, path = "/v1/workspaces/{id}/fs/write", tag = "workspaces", operation_id = "write_workspace_file",
+    params(("id" = String, Path)), request_body = WriteFile,
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn write(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Answer<Done>, ApiError> {
+    refuse_coding(&headers)?;
+    write_file(&app, Place::Workspace(id), query.file_user()?, body).await
+}
+
+/// Reads a file.
+#[utoipa::path(get, path = "/v1/workspaces/{id}/fs/read", tag = "workspaces", operation_id = "read_workspace_file",
+    params(
+        ("id" = String, Path),
+        ("path" = String, Query),
+        ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
+    ),
+    responses(
+        (status = 200, description = "Done", body = FileContent),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn read(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    read_file(&app, Place::Workspace(id), &query).await
+}
+
+/// Writes the files of a form into a directory. The workspace is made on its first write.
+#[utoipa::path(post, path = "/v1/workspaces/{id}/fs/upload", tag = "workspaces", operation_id = "upload_workspace_files",
+    params(("id" = String, Path)),
+    request_body(content = UploadForm, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, description = "Done", body = Uploaded),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn upload(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Answer<Uploaded>, ApiError> {
+    let place = Place::Workspace(id);
+    Upload::new(&app, place, query.file_user()?).run(&headers, body).await
+}
