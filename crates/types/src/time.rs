@@ -36,6 +36,14 @@ impl Timestamp {
     }
 }
 
+/// A file's time in RFC 3339 with nanoseconds, the nearest that can be written.
+#[must_use]
+pub fn rfc3339_nanos(seconds: i64, nanos: u32) -> String {
+    let end = if seconds < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
+    let nanos = i32::try_from(nanos).unwrap_or(0);
+    format!("{:.9}", jiff::Timestamp::new(seconds, nanos).unwrap_or(end))
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.6}", self.0)

@@ -1,0 +1,77 @@
+//! Lists a directory of a workspace. Names are bytes; links are shown, not followed.
+
+use std::ffi::CStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{AtFlags, Dir, FileType as Kind, OFlags, Stat};
+use rustix::io::Errno;
+use sandkasten_jail::path::Beneath;
+use sandkasten_types::files::{DirEntry, FileType};
+use sandkasten_types::time::rfc3339_nanos;
+
+use super::WorkspaceError;
+use super::path;
+use super::place::{Access, Place, check_access, file_type};
+
+/// The entries of a directory, by name. What vanishes meanwhile is left out.
+pub(super) fn list(place: &Place, text: &str) -> Result<Vec<DirEntry>, WorkspaceError> {
+    let path = path::parse(if text.is_empty() { "." } else { text })?;
+    let dir = place.open(&path.raw, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    check_access(&rustix::fs::fstat(&dir)?, Access::LIST)?;
+    let dir = Beneath::from_fd(dir);
+    let mut names = Vec::new();
+    for entry in Dir::read_from(&dir)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.as_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    let entries = names.iter().map(|name| entry(&dir, name, &path.shown));
+    entries.filter_map(Result::transpose).collect()
+}
+
+fn entry(dir: &Beneath, name: &CStr, above: &str) -> Result<Option<DirEntry>, WorkspaceError> {
+    let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(err) => return Err(err.into()),
+    };
+    let kind = file_type(&stat);
+    let target = match kind {
+        Kind::Symlink => rustix::fs::readlinkat(dir, name, Vec::new()).ok(),
+        _ => None,
+    };
+    let bytes = name.to_bytes();
+    let shown = String::from_utf8_lossy(bytes).into_owned();
+    let is_text = std::str::from_utf8(bytes).is_ok();
+    Ok(Some(DirEntry {
+        path: if above.is_empty() { shown.clone() } else { format!("{above}/{shown}") },
+        name: shown,
+        is_dir: kind == Kind::Directory,
+        r#type: api_type(kind),
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: format!("{:04o}", stat.st_mode & 0o7777),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: mtime(&stat),
+        target: target.map(|target| target.to_string_lossy().into_owned()),
+        name_base64: (!is_text).then(|| STANDARD.encode(bytes)),
+    }))
+}
+
+fn api_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::RegularFile => FileType::File,
+        Kind::Directory => FileType::Dir,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice | Kind::BlockDevice | Kind::Unknown => FileType::Device,
+    }
+}
+
+fn mtime(stat: &Stat) -> String {
+    rfc3339_nanos(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0))
+}

@@ -1,0 +1,136 @@
+//! Writes a file of a workspace: into a file without a name, which takes its place in one step.
+//!
+//! Invariant: a reader sees the old file or the new one, whole; whenever we are killed, nothing is
+//! left but one of them.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use sandkasten_protocol::id;
+use sandkasten_types::ids::random_hex;
+
+use super::place::{Access, Place, Spot, check_access, file_type};
+use super::{WorkspaceError, WriteOptions, path};
+use crate::{Durability, FileFault};
+
+/// A file being written; seen by nobody before [`commit`](Self::commit), gone when dropped.
+#[derive(Debug)]
+#[must_use = "dropping it throws the file away"]
+pub struct NewFile {
+    file: OwnedFd,
+    spot: Spot,
+    shown: String,
+    mode: u32,
+    durability: Durability,
+}
+
+/// Finds the place, checks that the session user may write there, and opens a file without a name.
+pub(super) fn begin(
+    place: Place,
+    text: &str,
+    options: WriteOptions,
+) -> Result<NewFile, WorkspaceError> {
+    let path = path::parse(text)?;
+    let spot = place.spot(&path.raw, options.parents)?;
+    check_access(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
+    let old_mode = check_old(&spot)?;
+    let flags = OFlags::WRONLY | OFlags::TMPFILE;
+    let file = spot.dir.open_file(Path::new("."), flags, Mode::RUSR | Mode::WUSR)?;
+    let mode = options.mode.or(old_mode).unwrap_or(0o644) & 0o1777;
+    Ok(NewFile { file, spot, shown: path.shown, mode, durability: options.durability })
+}
+
+/// The mode of a file that is to be replaced: refused where open(2) for writing would be.
+fn check_old(spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
+    let Some(stat) = &spot.stat else { return Ok(None) };
+    match file_type(stat) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(FileFault::IsADirectory.into()),
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => return Err(FileFault::NotAFile.into()),
+    }
+    check_access(stat, Access::WRITE)?;
+    let dir = rustix::fs::fstat(&spot.dir)?;
+    // In a sticky directory a name belongs to the owner of its file.
+    let is_sticky = dir.st_mode & 0o1000 != 0;
+    if is_sticky && ![stat.st_uid, dir.st_uid].contains(&id::SANDBOX) {
+        return Err(FileFault::PermissionDenied.into());
+    }
+    Ok(Some(stat.st_mode & 0o1777))
+}
+
+impl NewFile {
+    /// The path relative to the workspace.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.shown
+    }
+
+    /// Appends `data`.
+    ///
+    /// # Errors
+    /// [`FileFault::NoSpace`], or what write(2) says.
+    pub fn write(&mut self, mut data: &[u8]) -> Result<(), WorkspaceError> {
+        while !data.is_empty() {
+            match rustix::io::write(&self.file, data) {
+                Ok(n) => data = data.get(n..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the file in its place, at once and whole.
+    ///
+    /// # Errors
+    /// [`FileFault`], or what renameat(2) says.
+    pub fn commit(self) -> Result<(), WorkspaceError> {
+        let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
+        rustix::fs::fchown(&self.file, Some(uid), Some(gid))?;
+        // After the owner: chown(2) clears the set-id bits.
+        rustix::fs::fchmod(&self.file, Mode::from(self.mode))?;
+        if self.durability == Durability::Fsync {
+            rustix::fs::fsync(&self.file)?;
+        }
+        self.put()?;
+        if self.durability == Durability::Fsync {
+            rustix::fs::fsync(&self.spot.dir)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self) -> Result<(), WorkspaceError> {
+        let Spot { dir, name, stat } = &self.spot;
+        if stat.is_none() {
+            match self.link(name) {
+                Err(Errno::EXIST) => {}
+                answer => return Ok(answer?),
+            }
+        }
+        // A name that nobody can guess, for the moment between the two steps.
+        let beside = format!(".sandkasten-{}", random_hex().map_err(io::Error::other)?);
+        self.link(beside.as_ref())?;
+        let renamed = rustix::fs::renameat(dir, &beside, dir, name);
+        if renamed.is_err() {
+            match rustix::fs::unlinkat(dir, &beside, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+        Ok(renamed?)
+    }
+
+    fn link(&self, name: &std::ffi::OsStr) -> Result<(), Errno> {
+        let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        rustix::fs::linkat(rustix::fs::CWD, file, self.spot.dir.as_fd(), name, flags)
+    }
+}
