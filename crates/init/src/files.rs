@@ -1,30 +1,232 @@
-//! Files of the session for the engine. (Written next.)
+//! Files of the session for the engine: opened or made here, read and written there.
+//!
+//! A write is a temporary file beside its target, which the engine fills and then commits: a reader
+//! sees the old file or the new one. All is done with the file rights of the session's user or of
+//! root; the one thing beyond is giving a replaced file its owner back.
 
-use std::os::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 
-use sandkasten_protocol::{FileDone, FileFault, FileOp};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::CapabilitySet;
+use sandkasten_protocol::{FileDone, FileFault, FileOp, FileUser, Parents, id};
 
+use crate::lookup::{self, Place, fault};
 use crate::rights::Ids;
+use crate::runtime::random_name;
 use crate::world::World;
+
+/// Writes that are open at once.
+const PENDING_MAX: usize = 128;
+const NEW_FILE_MODE: u32 = 0o644;
+const MODE_BITS: u32 = 0o7777;
+/// What a replaced file keeps when root has not replaced it: a set-id bit was for other contents.
+const KEPT_MODE_BITS: u32 = 0o1777;
 
 #[derive(Debug)]
 pub(crate) struct Files {
     user: Ids,
+    pending: BTreeMap<u32, Pending>,
+    next_token: u32,
 }
+
+/// A temporary file.
+#[derive(Debug)]
+struct Pending {
+    user: Ids,
+    place: Place,
+    temporary: String,
+    file: OwnedFd,
+    mode: Option<u32>,
+}
+
+type Answer = Result<(FileDone, Option<OwnedFd>), FileFault>;
 
 impl Files {
     pub(crate) fn new(user: Ids) -> Self {
-        Self { user }
+        Self { user, pending: BTreeMap::new(), next_token: 1 }
     }
 
+    /// Does one operation; a descriptor goes with the answer where it says so.
     pub(crate) fn run(
         &mut self,
-        _world: &World,
-        _op: FileOp,
+        world: &World,
+        op: FileOp,
     ) -> (Result<FileDone, FileFault>, Option<OwnedFd>) {
-        let _ = self.user;
-        (Err(FileFault::Busy), None)
+        let answer = match op {
+            FileOp::Read { path, user } => {
+                world.rights.act_as(self.ids(user), || open_for_reading(&path))
+            }
+            FileOp::Create { path, user, mode, parents } => {
+                let user = self.ids(user);
+                self.create(world, &path, user, (mode, parents))
+            }
+            FileOp::Commit { token } => self.commit(world, token),
+            FileOp::Abort { token } => self.abort(world, token),
+        };
+        match answer {
+            Ok((done, descriptor)) => (Ok(done), descriptor),
+            Err(fault) => (Err(fault), None),
+        }
     }
 
-    pub(crate) fn abort_all(&mut self, _world: &World) {}
+    /// The engine has gone, and with it all that it was writing.
+    pub(crate) fn abort_all(&mut self, world: &World) {
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            pending.remove(world);
+        }
+    }
+
+    fn ids(&self, user: FileUser) -> Ids {
+        match user {
+            FileUser::Session => self.user,
+            FileUser::Root => Ids::ROOT,
+        }
+    }
+
+    fn create(
+        &mut self,
+        world: &World,
+        path: &[u8],
+        user: Ids,
+        (mode, parents): (Option<u32>, Parents),
+    ) -> Answer {
+        if self.pending.len() >= PENDING_MAX {
+            return Err(FileFault::Busy);
+        }
+        let path = lookup::absolute(path)?;
+        let temporary = temporary_name()?;
+        let (place, file) = world.rights.act_as(user, || {
+            let place = lookup::place(&path, parents)?;
+            check_writable(&place)?;
+            let file = make_temporary(&place, &temporary)?;
+            Ok((place, file))
+        })?;
+        let ours = rustix::io::fcntl_dupfd_cloexec(&file, 0);
+        let pending = Pending { user, place, temporary, file, mode };
+        let Ok(theirs) = ours else {
+            pending.remove(world);
+            return Err(FileFault::Busy);
+        };
+        let token = self.next_token;
+        self.next_token = self.next_token.wrapping_add(1);
+        self.pending.insert(token, pending);
+        Ok((FileDone::Created { token, path }, Some(theirs)))
+    }
+
+    fn commit(&mut self, world: &World, token: u32) -> Answer {
+        let pending = self.pending.remove(&token).ok_or(FileFault::UnknownToken)?;
+        match pending.commit(world) {
+            Ok(()) => Ok((FileDone::Done, None)),
+            Err(fault) => {
+                pending.remove(world);
+                Err(fault)
+            }
+        }
+    }
+
+    fn abort(&mut self, world: &World, token: u32) -> Answer {
+        let pending = self.pending.remove(&token).ok_or(FileFault::UnknownToken)?;
+        pending.remove(world);
+        Ok((FileDone::Done, None))
+    }
+}
+
+impl Pending {
+    /// Judges the place again, since the upload may have taken long, and puts the file there.
+    fn commit(&self, world: &World) -> Result<(), FileFault> {
+        let existing = world.rights.act_as(self.user, || {
+            self.check_temporary()?;
+            check_writable(&self.place)
+        })?;
+        let mode = match (&existing, self.mode) {
+            (_, Some(mode)) => mode & MODE_BITS,
+            (None, None) => NEW_FILE_MODE,
+            (Some(stat), None) if self.user.uid == id::ROOT => stat.st_mode & MODE_BITS,
+            (Some(stat), None) => stat.st_mode & KEPT_MODE_BITS,
+        };
+        if let Some(stat) = existing {
+            self.give_to(world, stat.st_uid, stat.st_gid)?;
+        }
+        // After the change of owner, which clears set-id bits and takes the right to do this.
+        let capabilities = CapabilitySet::FOWNER | CapabilitySet::FSETID;
+        world
+            .rights
+            .with(capabilities, || rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)))
+            .map_err(fault)?;
+        world.rights.act_as(self.user, || {
+            let (dir, name) = (self.place.dir.as_fd(), self.place.name.as_slice());
+            rustix::fs::renameat(dir, self.temporary.as_str(), dir, name).map_err(fault)
+        })
+    }
+
+    fn give_to(&self, world: &World, uid: u32, gid: u32) -> Result<(), FileFault> {
+        let now = rustix::fs::fstat(&self.file).map_err(fault)?;
+        if (now.st_uid, now.st_gid) == (uid, gid) {
+            return Ok(());
+        }
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        world
+            .rights
+            .with(CapabilitySet::CHOWN, || rustix::fs::fchown(&self.file, Some(uid), Some(gid)))
+            .map_err(fault)
+    }
+
+    /// The name still is the file's that was written.
+    fn check_temporary(&self) -> Result<(), FileFault> {
+        let named = self.place.dir.as_fd();
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let named = rustix::fs::statat(named, self.temporary.as_str(), flags).map_err(fault)?;
+        let ours = rustix::fs::fstat(&self.file).map_err(fault)?;
+        if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) {
+            Ok(())
+        } else {
+            Err(FileFault::NotFound)
+        }
+    }
+
+    fn remove(&self, world: &World) {
+        world.rights.act_as(self.user, || {
+            if self.check_temporary().is_ok() {
+                let dir = self.place.dir.as_fd();
+                // The payload may have been quicker; then it is gone, as wanted.
+                let _ = rustix::fs::unlinkat(dir, self.temporary.as_str(), AtFlags::empty());
+            }
+        });
+    }
+}
+
+fn open_for_reading(path: &[u8]) -> Answer {
+    let found = lookup::find(&lookup::absolute(path)?)?;
+    lookup::regular(&found)?;
+    let file = lookup::reopen(&found, OFlags::RDONLY).map_err(fault)?;
+    Ok((FileDone::Opened, Some(file)))
+}
+
+/// Refuses what open(2) for writing would refuse. Gives the file that will be replaced.
+fn check_writable(place: &Place) -> Result<Option<rustix::fs::Stat>, FileFault> {
+    let Some(existing) = place.existing()? else { return Ok(None) };
+    let stat = lookup::regular(&existing)?;
+    match lookup::reopen(&existing, OFlags::WRONLY) {
+        // A program that runs can't be written, but it can be replaced.
+        Ok(_) | Err(Errno::TXTBSY) => Ok(Some(stat)),
+        Err(errno) => Err(fault(errno)),
+    }
+}
+
+fn make_temporary(place: &Place, name: &str) -> Result<OwnedFd, FileFault> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    let file = rustix::fs::openat(&place.dir, name, flags, mode).map_err(fault)?;
+    let kind = rustix::fs::fstat(&file).map_err(fault)?.st_mode;
+    match FileType::from_raw_mode(kind) {
+        FileType::RegularFile => Ok(file),
+        _ => Err(FileFault::NotAFile),
+    }
+}
+
+fn temporary_name() -> Result<String, FileFault> {
+    random_name().map(|name| format!(".sandkasten-{name}")).map_err(|_no_random| FileFault::Busy)
 }

@@ -97,7 +97,7 @@ pub(crate) fn command(
             line.extend(b"; ");
             push_env(&mut line, env);
             push(&mut line, &[b"\\command eval ", &argument(text), b"; "]);
-            push_status(&mut line, shell, status);
+            push_guarded_status(&mut line, status);
             line.extend(b"; \\command exec >/dev/null 2>&1");
         }
     }
@@ -144,6 +144,20 @@ fn push_outputs(line: &mut Vec<u8>, outputs: Outputs<'_>) {
 
 fn push_status(line: &mut Vec<u8>, shell: Shell, status: &str) {
     push(line, &[caller(shell), b"printf '%s %s\\0' \"$?\" \"${PWD-}\" >", status.as_bytes()]);
+}
+
+/// The status of a plain shell's command, written by the shell itself alone.
+///
+/// In busybox an error inside of a subshell (`(: </nowhere)`, `(echo ${x?})`) comes out of the `eval`
+/// around it, still in the subshell's process, which would then go on as a second shell. `$$` is the
+/// shell's pid in both; `/proc/self` tells them apart. `$?` is put into the text before the test can
+/// change it.
+fn push_guarded_status(line: &mut Vec<u8>, status: &str) {
+    line.extend(
+        b"\\command eval \"\\command test ! /proc/self -ef /proc/$$ && \\command exit $?; ",
+    );
+    line.extend(b"\\command printf '%s %s\\0' $? \\\"\\${PWD-}\\\" >");
+    push(line, &[status.as_bytes(), b"\""]);
 }
 
 fn argument(text: Text<'_>) -> Vec<u8> {
@@ -212,7 +226,9 @@ mod test {
         assert_eq!(
             text(line),
             "\\command : ''\n\\command exec </dev/null >/o 2>/e; A='x y' \\command eval 'ls'; \
-             \\command printf '%s %s\\0' \"$?\" \"${PWD-}\" >/s; \\command exec >/dev/null 2>&1\n"
+             \\command eval \"\\command test ! /proc/self -ef /proc/$$ && \\command exit $?; \
+             \\command printf '%s %s\\0' $? \\\"\\${PWD-}\\\" >/s\"; \
+             \\command exec >/dev/null 2>&1\n"
         );
     }
 

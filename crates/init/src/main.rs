@@ -21,6 +21,7 @@ mod files;
 mod kill;
 mod line;
 mod link;
+mod lookup;
 mod output;
 mod poll;
 mod processes;

@@ -266,15 +266,20 @@ impl Session {
     }
 
     fn on_shell_ended(&mut self, ended: Ended) {
-        let Some(shell) = self.shell.take() else { return };
-        // What it has said before its end still counts.
-        if matches!(self.running.as_ref().map(|r| &r.phase), Some(Phase::Line { .. })) {
-            self.shell = Some(shell);
-            self.on_status();
-            let Some(shell) = self.shell.take() else { return };
+        self.take_last_record();
+        if let Some(shell) = self.shell.take() {
             self.forget_shell(shell, ended);
-        } else {
-            self.forget_shell(shell, ended);
+        }
+    }
+
+    /// What a shell has said before its end still counts. A FIFO that it never opened reads as ended.
+    fn take_last_record(&mut self) {
+        let phase = self.running.as_mut().map(|r| &mut r.phase);
+        if let Some(Phase::Line { step, status }) = phase
+            && let Said::Record(record) = status.read()
+        {
+            let step = *step;
+            self.on_record(step, &record);
         }
     }
 

@@ -1,6 +1,14 @@
 //! A box for tests: the real init in namespaces of its own, and the engine's side of its socket.
 
-#![allow(dead_code, reason = "each test file uses its part of the harness")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of the harness")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "a harness fails loudly and may run programs"
+)]
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -135,12 +143,9 @@ impl Sandbox {
             .spawn()
             .unwrap();
         drop(listener);
-        let (link, hello) = match Client::attach(&dir) {
-            Some(attached) => attached,
-            None => {
-                let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
-                panic!("the box ended: {:?} {log}", unshare.wait());
-            }
+        let Some((link, hello)) = Client::attach(&dir) else {
+            let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
+            panic!("the box ended: {:?} {log}", unshare.wait());
         };
         let init = child_of(unshare.id());
         let next_exec = hello.next_exec;
