@@ -7,6 +7,7 @@ mod error;
 mod exec;
 mod files;
 pub mod image;
+mod output;
 pub mod workspace;
 
 use std::sync::Arc;
