@@ -203,6 +203,10 @@ fn prepare(rights: Rights, program: &Program<'_>, wait: &OwnedFd) -> io::Result<
 fn become_user(rights: Rights, ids: Ids) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
+    rights.with(CapabilitySet::SETPCAP, || {
+        let never = rights.permitted() - rights.of(ids);
+        never.iter().try_for_each(rustix::thread::remove_capability_from_bounding_set)
+    })?;
     let changed = rights.with(CapabilitySet::SETUID | CapabilitySet::SETGID, || {
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;

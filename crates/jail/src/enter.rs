@@ -26,10 +26,9 @@ use crate::step::{Step, StepError, broken};
 use crate::sys::{self, Instruction};
 use crate::wire::{self, Told};
 
-/// init's effective and saved ids in the box, and its real ones: never all the same, so that no other
-/// process of the box matches all three.
+/// init's ids in the box. init itself sets its real ones apart: below Linux 6.16, exec with ids that
+/// differ counts as setuid, which ambient capabilities don't survive.
 pub(crate) const INIT_ID: u32 = 65_000;
-const INIT_REAL_ID: u32 = 65_001;
 
 /// What init may do, and therefore the most that anybody in the box may: nobody gains more under
 /// no_new_privs. apt-get, dpkg, useradd, su, chroot and setcap work with these.
@@ -148,12 +147,12 @@ fn drop_privileges() -> Result<(), StepError> {
     drop_bounding_set().step("drop the bounding set")?;
     rustix::thread::set_no_new_privs(true).step("set no_new_privs")?;
     rustix::thread::set_thread_groups(&[]).step("leave all groups")?;
-    let (real, other) = (Gid::from_raw(INIT_REAL_ID), Gid::from_raw(INIT_ID));
-    rustix::thread::set_thread_res_gid(real, other, other).step("set the gid")?;
+    let gid = Gid::from_raw(INIT_ID);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step("set the gid")?;
     // No capability goes with this: only leaving uid 0 of the namespace drops any, and the host's root
     // has no uid in it at all.
-    let (real, other) = (Uid::from_raw(INIT_REAL_ID), Uid::from_raw(INIT_ID));
-    rustix::thread::set_thread_res_uid(real, other, other).step("set the uid")?;
+    let uid = Uid::from_raw(INIT_ID);
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step("set the uid")?;
     keep_box_capabilities().step("set the capabilities")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(())

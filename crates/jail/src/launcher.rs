@@ -186,7 +186,18 @@ impl Child {
 
     fn become_init(&self, socket: BorrowedFd<'_>, cgroup: &CgroupFds) -> Result<u64, LaunchError> {
         fault::point("launch: join cgroups")?;
-        self.join_v1(cgroup)?;
+        if let Err(error) = self.join_v1(cgroup) {
+            // Most likely it has failed and ended meanwhile. What it said comes first then.
+            self.kill();
+            expect_ready(socket).map_err(|said| match said {
+                LaunchError::Step { .. } => said,
+                LaunchError::Died
+                | LaunchError::Gone
+                | LaunchError::BadPlan(_)
+                | LaunchError::Io(_) => error,
+            })?;
+            return Err(LaunchError::Died);
+        }
         fault::point("launch: go")?;
         // Where the child has failed already, the word can't be sent; what it said still can be read.
         let went = wire::send(socket, &[1], &[]);

@@ -296,6 +296,9 @@ impl Builder<'_> {
             [("gid", gid.as_str()), ("mode", "0620"), ("ptmxmode", "0666"), ("max", max.as_str())];
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
         let pts = new_mount("devpts", &options, attributes).step("make /dev/pts")?;
+        for name in [c"", c"ptmx"] {
+            give(pts.as_fd(), name, self.base).step("make /dev/pts")?;
+        }
         move_to(pts.as_fd(), dev, "pts").step("attach /dev/pts")?;
         let size = TmpfsSize::of_bytes(shm_bytes);
         let shm = new_tmpfs("1777", self.base, size, NO_DEV).step("make /dev/shm")?;

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -166,10 +167,15 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec
     let mut bytes = vec![0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
+    let mut take = || {
         let parts = &mut [IoSliceMut::new(&mut bytes)];
         rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    };
+    let received = match rustix::io::retry_on_intr(&mut take) {
+        // The other end went without reading all. The kernel says so once, before what it had said.
+        Err(Errno::CONNRESET) => rustix::io::retry_on_intr(&mut take),
+        received => received,
+    }?;
     if received.bytes == 0 {
         return Ok(None);
     }
@@ -218,6 +224,16 @@ mod test {
         }
         assert_eq!(Request::from_bytes(&[]), None);
         assert_eq!(Request::from_bytes(&[LAUNCH, 1]), None);
+    }
+
+    #[test]
+    fn last_words_are_heard_though_nobody_read_ours() {
+        let (a, b) = pair().unwrap();
+        send(b.as_fd(), &[1], &[]).unwrap();
+        tell(a.as_fd(), &Told::Executes).unwrap();
+        drop(a);
+        assert_eq!(hear(b.as_fd()).unwrap().unwrap().0, Told::Executes);
+        assert!(hear(b.as_fd()).unwrap().is_none());
     }
 
     #[test]

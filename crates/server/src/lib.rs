@@ -24,8 +24,6 @@ mod edge;
 mod error;
 mod exchange;
 mod json;
-#[cfg(test)]
-mod loopback;
 mod metrics;
 mod multipart;
 mod openapi;

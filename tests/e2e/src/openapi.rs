@@ -62,7 +62,7 @@ impl Document {
     pub fn check_event(&self, name: &str, data: &Value) {
         let schema = match name {
             "chunk" => "Chunk",
-            "done" => "ExecEnd",
+            "done" => "StreamDone",
             _ => "StreamError",
         };
         if let Err(fault) = self.validate(&reference(schema), data, name) {
