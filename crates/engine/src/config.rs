@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sandkasten_jail::seccomp::SeccompProfile;
+use serde::{Deserialize, Serialize};
 
 /// Everything an [`Engine`](crate::Engine) is told at its start.
 #[derive(Debug, Clone)]
@@ -55,7 +56,8 @@ pub struct Ceilings {
 }
 
 /// Which shell is looked for first in an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ShellPreference {
     Bash,
     Sh,

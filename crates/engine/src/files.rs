@@ -1,10 +1,28 @@
 //! Files as callers see them, in a session or in a workspace.
+//!
+//! In a session, init opens them with the user's rights and hands the descriptor over; such a
+//! descriptor is hostile too: it must be a regular file, and sizes are never believed. In a workspace
+//! the daemon opens them itself, beneath its directory.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use sandkasten_protocol::{FileUser, Parents};
+use rustix::fs::{FileType, fstat};
+use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
+use sandkasten_types::limits::READ_BYTES_MAX;
 use sandkasten_types::{SessionId, WorkspaceId};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
+use crate::config::Durability;
+use crate::error::FileFault;
+use crate::host::Host;
+use crate::session::{Command, FileReply, Handle};
+use crate::workspace::{NewFile, WorkspaceError, WriteOptions};
+use crate::workspaces::{self, file_error, workspace_call};
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +35,7 @@ pub enum Place {
 #[derive(Debug, Clone)]
 pub struct CreateFile {
     pub path: String,
+    /// In a session: whose rights it is written with. A workspace's files belong to the session user.
     pub user: FileUser,
     /// Permission bits; an existing file keeps its own where absent.
     pub mode: Option<u32>,
@@ -36,7 +55,27 @@ pub struct FileRead {
 #[derive(Debug)]
 #[must_use = "dropping it throws the file away"]
 pub struct FileWriter {
+    /// As asked for, for messages.
+    asked: String,
     path: String,
+    /// `None` only while a write is under way, and after one that was not waited for.
+    inside: Option<Inside>,
+}
+
+#[derive(Debug)]
+enum Inside {
+    Session(SessionFile),
+    Workspace(NewFile),
+}
+
+/// A temporary file that init made.
+#[derive(Debug)]
+struct SessionFile {
+    file: File,
+    token: u32,
+    durability: Durability,
+    commands: mpsc::UnboundedSender<Command>,
+    committed: bool,
 }
 
 impl FileWriter {
@@ -46,19 +85,243 @@ impl FileWriter {
         &self.path
     }
 
-    /// Appends `data`.
+    /// Appends `data`. Once its future is dropped the file can't be written on.
     ///
     /// # Errors
     /// [`Error::File`] where there is no space.
-    pub async fn write(&mut self, _data: Bytes) -> Result<(), Error> {
-        Err(Error::Internal("not there yet".into()))
+    pub async fn write(&mut self, data: Bytes) -> Result<(), Error> {
+        let path = self.asked.clone();
+        let mut inside = self.inside.take().ok_or_else(given_up)?;
+        let written = tokio::task::spawn_blocking(move || {
+            let done = inside.write(&data, path);
+            (inside, done)
+        });
+        let (inside, done) =
+            written.await.map_err(|error| Error::internal("writing a file", error))?;
+        self.inside = Some(inside);
+        done
     }
 
     /// Puts the file in its place, at once and whole.
     ///
     /// # Errors
     /// [`Error::File`], and those of the place.
-    pub async fn commit(self) -> Result<(), Error> {
-        Err(Error::Internal("not there yet".into()))
+    pub async fn commit(mut self) -> Result<(), Error> {
+        let path = std::mem::take(&mut self.asked);
+        match self.inside.take().ok_or_else(given_up)? {
+            Inside::Session(file) => file.commit(path).await,
+            Inside::Workspace(file) => {
+                let done = tokio::task::spawn_blocking(move || file.commit()).await;
+                let done = done.map_err(|error| Error::internal("writing a file", error))?;
+                done.map_err(|error| file_error(path, error))
+            }
+        }
+    }
+}
+
+fn given_up() -> Error {
+    Error::Internal("a file was written on after a write that was given up".into())
+}
+
+impl Inside {
+    fn write(&mut self, data: &[u8], path: String) -> Result<(), Error> {
+        match self {
+            Self::Session(file) => {
+                let written = file.file.write_all(data);
+                written.map_err(|error| file_error(path, WorkspaceError::from(no_space(error))))
+            }
+            Self::Workspace(file) => file.write(data).map_err(|error| file_error(path, error)),
+        }
+    }
+}
+
+/// A quota and a limit on file sizes are a want of space as well.
+fn no_space(error: std::io::Error) -> std::io::Error {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match error.kind() {
+        QuotaExceeded | FileTooLarge => StorageFull.into(),
+        _ => error,
+    }
+}
+
+impl SessionFile {
+    async fn commit(mut self, path: String) -> Result<(), Error> {
+        if self.durability == Durability::Fsync {
+            let file = self.file.try_clone().map_err(|error| Error::internal("a file", error))?;
+            let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
+            let synced = synced.map_err(|error| Error::internal("writing a file", error))?;
+            let failed = |error| file_error(path.clone(), WorkspaceError::from(no_space(error)));
+            synced.map_err(failed)?;
+        }
+        self.committed = true;
+        let op = FileOp::Commit { token: self.token };
+        match ask(&self.commands, op).await {
+            Ok((FileDone::Done, _)) => Ok(()),
+            Ok(_) => Err(Error::Internal("init answered a commit with a file".into())),
+            // init names no path for a commit.
+            Err(Error::File { fault, .. }) => Err(Error::File { path, fault }),
+            // Whether it is in its place is not known: no "try again, nothing happened".
+            Err(Error::Overloaded(text)) => Err(Error::Internal(text)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for SessionFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // A session that is gone has no file either.
+            drop(self.commands.send(Command::AbortFile { token: self.token }));
+        }
+    }
+}
+
+/// Begins a file in a session.
+pub(crate) async fn create_in_session(
+    session: &Handle,
+    request: CreateFile,
+    durability: Durability,
+) -> Result<FileWriter, Error> {
+    let CreateFile { path: asked, user, mode, parents } = request;
+    let op = FileOp::Create { path: asked.clone().into_bytes(), user, mode, parents };
+    let reply = ask(&session.commands, op).await;
+    let reply = reply.map_err(|error| session_gone(session, error))?;
+    let (FileDone::Created { token, path }, Some(descriptor)) = reply else {
+        return Err(Error::Internal("init answered a create without a file".into()));
+    };
+    let commands = session.commands.clone();
+    let file = File::from(descriptor);
+    let file = SessionFile { file, token, durability, commands, committed: false };
+    check_regular(&file.file, &asked)?;
+    let path = String::from_utf8_lossy(&path).into_owned();
+    Ok(FileWriter { asked, path, inside: Some(Inside::Session(file)) })
+}
+
+/// Reads a file of a session.
+pub(crate) async fn read_in_session(
+    session: &Handle,
+    path: &str,
+    user: FileUser,
+    max_bytes: u64,
+) -> Result<FileRead, Error> {
+    let op = FileOp::Read { path: path.as_bytes().to_vec(), user };
+    let reply = ask(&session.commands, op).await;
+    let reply = reply.map_err(|error| session_gone(session, error))?;
+    let (FileDone::Opened, Some(descriptor)) = reply else {
+        return Err(Error::Internal("init answered a read without a file".into()));
+    };
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || read(descriptor, &path, max_bytes)).await;
+    read.map_err(|error| Error::internal("reading a file", error))?
+}
+
+/// Begins a file in a workspace, which is made where there is none.
+pub(crate) async fn create_in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    request: CreateFile,
+) -> Result<FileWriter, Error> {
+    workspaces::check_policy(host)?;
+    {
+        let _gate = host.workspace_gate.lock().await;
+        workspaces::make(host, id).await?;
+    }
+    let CreateFile { path: asked, mode, parents, user: _ } = request;
+    let options = WriteOptions { mode, parents, durability: host.config.durability };
+    let (which, path) = (id.clone(), asked.clone());
+    let begin = move |workspaces: &crate::workspace::Workspaces| {
+        workspaces.create_file(&which, &path, options)
+    };
+    let file = workspace_call(host, &asked, begin).await?;
+    Ok(FileWriter { path: file.path().to_owned(), asked, inside: Some(Inside::Workspace(file)) })
+}
+
+/// Reads a file of a workspace.
+pub(crate) async fn read_in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    path: &str,
+    max_bytes: u64,
+) -> Result<FileRead, Error> {
+    workspaces::must_exist(host, id).await?;
+    let (which, path_in) = (id.clone(), path.to_owned());
+    let read = move |workspaces: &crate::workspace::Workspaces| {
+        workspaces.read_file(&which, &path_in, max_bytes)
+    };
+    workspace_call(host, path, read).await
+}
+
+/// How much of a file a request may have.
+pub(crate) fn read_cap(asked: Option<u64>, configured: u64) -> Result<u64, Error> {
+    match asked {
+        None => Ok(configured),
+        Some(bytes) if bytes <= READ_BYTES_MAX => Ok(bytes),
+        Some(bytes) => Err(Error::InvalidRequest(format!(
+            "`max_bytes` is {bytes}; the limit is {READ_BYTES_MAX}"
+        ))),
+    }
+}
+
+async fn ask(commands: &mpsc::UnboundedSender<Command>, op: FileOp) -> FileReply {
+    let (reply, answered) = oneshot::channel();
+    if commands.send(Command::File { op, reply }).is_err() {
+        return Err(Error::Draining);
+    }
+    answered.await.unwrap_or(Err(Error::Draining))
+}
+
+/// A session whose task has gone has ended, unless the daemon stops.
+fn session_gone(session: &Handle, error: Error) -> Error {
+    match error {
+        Error::Draining => session.ended().unwrap_or(Error::Draining),
+        error => error,
+    }
+}
+
+fn check_regular(file: &File, path: &str) -> Result<(), Error> {
+    let stat = fstat(file).map_err(|error| Error::internal("a file of a session", error))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => fault(path, FileFault::IsADirectory),
+        _ => fault(path, FileFault::NotAFile),
+    }
+}
+
+fn fault<T>(path: &str, fault: FileFault) -> Result<T, Error> {
+    Err(Error::File { path: path.to_owned(), fault })
+}
+
+/// The first `max_bytes`, whatever size the file says it has: it may grow and shrink meanwhile.
+fn read(descriptor: OwnedFd, path: &str, max_bytes: u64) -> Result<FileRead, Error> {
+    let mut file = File::from(descriptor);
+    check_regular(&file, path)?;
+    let failed = |error| Error::internal("a file of a session", error);
+    let mut bytes = Vec::new();
+    (&mut file).take(max_bytes).read_to_end(&mut bytes).map_err(failed)?;
+    let read = bytes.len() as u64;
+    let more = file.read(&mut [0]).map_err(failed)? > 0;
+    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    Ok(FileRead { bytes, size: size.max(read), truncated: more })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_read_is_cut_at_its_cap_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let open = || OwnedFd::from(File::open(&path).unwrap());
+        let whole = FileRead { bytes: b"0123456789".to_vec(), size: 10, truncated: false };
+        assert_eq!(read(open(), "f", 10).unwrap(), whole);
+        let cut = FileRead { bytes: b"0123".to_vec(), size: 10, truncated: true };
+        assert_eq!(read(open(), "f", 4).unwrap(), cut);
+        let none = FileRead { bytes: Vec::new(), size: 10, truncated: true };
+        assert_eq!(read(open(), "f", 0).unwrap(), none);
+        let dir = OwnedFd::from(File::open(dir.path()).unwrap());
+        let error = read(dir, "d", 4).unwrap_err();
+        assert!(matches!(error, Error::File { fault: FileFault::IsADirectory, .. }));
     }
 }

@@ -2,19 +2,35 @@
 //!
 //! Must not know HTTP, argv, the environment or a terminal.
 
+mod clock;
 mod config;
+mod db;
+mod descriptor;
+mod dirs;
 mod error;
 mod exec;
 mod files;
+mod host;
 pub mod image;
+mod output;
+mod recovery;
+mod session;
+mod uids;
 pub mod workspace;
+mod workspaces;
+
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, WorkspacePolicy};
 pub use error::{Ended, Error, FileFault, StartError};
 pub use exec::{ExecEvent, ExecHandle};
 pub use files::{CreateFile, FileRead, FileWriter, Place};
+use host::{CREATES_MAX, Host};
+use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
 pub use sandkasten_protocol::{FileUser, Parents};
@@ -23,6 +39,16 @@ use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats, Status};
 use sandkasten_types::workspace::Workspace;
 use sandkasten_types::{SessionId, WorkspaceId};
+use session::{Cause, Command, Handle, State};
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long a delete waits for the end of a session before it answers that it is under way.
+const DELETE_WAIT: Duration = Duration::from_secs(8);
+/// How long a stop waits for what is under way.
+const STOP_WAIT: Duration = Duration::from_secs(8);
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Debug, Clone)]
@@ -30,7 +56,8 @@ pub struct Engine(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    images: image::Store,
+    host: Arc<Host>,
+    stopping: CancellationToken,
 }
 
 /// `Idempotency-Key` of a create, in the name of one API key.
@@ -70,22 +97,46 @@ pub struct Counts {
     pub orphans_removed: u64,
 }
 
-fn not_yet<T>() -> Result<T, Error> {
-    Err(Error::Internal("not there yet".into()))
-}
-
 impl Engine {
     /// Opens the database, recovers the sessions that live, and starts the reaper.
     ///
     /// # Errors
     /// Where the data directory, the database or the host's cgroups can't be used.
-    pub async fn start(config: Config, _launcher: Launcher) -> Result<Self, StartError> {
-        let images = image::Store::open(&config.data_dir).map_err(StartError::Images)?;
-        Ok(Self(Arc::new(Inner { images })))
+    pub async fn start(config: Config, launcher: Launcher) -> Result<Self, StartError> {
+        let opened = tokio::task::spawn_blocking(move || open(config, launcher)).await;
+        let host = opened.map_err(|error| StartError::Recovery(error.to_string()))??;
+        let host = Arc::new(host);
+        let failed = |error: Error| StartError::Recovery(error.to_string());
+        recovery::adopt_workspaces(&host).await.map_err(failed)?;
+        recovery::reconcile(&host).await.map_err(failed)?;
+        let stopping = CancellationToken::new();
+        host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
+        host.tasks.spawn(empty_trash(Arc::clone(&host), stopping.clone()));
+        Ok(Self(Arc::new(Inner { host, stopping })))
     }
 
     /// Writes what is to be kept and lets go of the sessions, which live on.
-    pub async fn stop(&self) {}
+    pub async fn stop(&self) {
+        let host = &self.0.host;
+        self.0.stopping.cancel();
+        host.creates.close();
+        for session in host.live.all() {
+            // A task that has ended needs no word.
+            drop(session.commands.send(Command::Detach));
+        }
+        host.tasks.close();
+        if timeout(STOP_WAIT, host.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = host.tasks.len(), "engine_stop_left_tasks");
+        }
+        let last = Arc::clone(host);
+        let closed = tokio::task::spawn_blocking(move || {
+            last.db.close();
+            last.cgroups.close();
+        });
+        if let Err(error) = closed.await {
+            tracing::error!(%error, "engine_stop_failed");
+        }
+    }
 
     /// Makes a session. It answers when an exec sent at once would work.
     ///
@@ -93,42 +144,82 @@ impl Engine {
     /// As `api.md` has them; nothing is left of a session that could not be made.
     pub async fn create_session(
         &self,
-        _request: CreateSession,
-        _key: Option<IdempotencyKey>,
+        request: CreateSession,
+        key: Option<IdempotencyKey>,
     ) -> Result<Session, Error> {
-        not_yet()
+        self.check_stopping()?;
+        session::create(&self.0.host, request, key).await
     }
 
     /// The sessions that have not ended, oldest first.
     ///
     /// # Errors
-    /// Where the database fails.
+    /// None today; listing may one day ask the database.
+    #[expect(clippy::unused_async, reason = "the caller must not care where the list is from")]
     pub async fn sessions(&self) -> Result<Vec<Session>, Error> {
-        not_yet()
+        let host = &self.0.host;
+        let shown = host.live.all().into_iter().map(|session| session.show(&host.config.node));
+        Ok(shown.filter(|session| !session.status.is_over()).collect())
     }
 
     /// One session, also for 24 h after its end.
     ///
     /// # Errors
     /// [`Error::SessionNotFound`].
-    pub async fn session(&self, _id: &SessionId) -> Result<Session, Error> {
-        not_yet()
+    pub async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        let host = &self.0.host;
+        if let Some(session) = host.live.get(id) {
+            return Ok(session.show(&host.config.node));
+        }
+        let row = host.db.session(id.clone()).await?;
+        let row = row.ok_or_else(|| Error::SessionNotFound(id.clone()))?;
+        Ok(session::show_row(row, &host.config.node))
     }
 
     /// Ends a session. Deleting one that has ended changes nothing and is no error.
     ///
     /// # Errors
     /// [`Error::SessionNotFound`].
-    pub async fn delete_session(&self, _id: &SessionId) -> Result<(), Error> {
-        not_yet()
+    pub async fn delete_session(&self, id: &SessionId) -> Result<(), Error> {
+        let host = &self.0.host;
+        let Some(session) = host.live.get(id) else {
+            return match host.db.session(id.clone()).await? {
+                Some(_) => Ok(()),
+                None => Err(Error::SessionNotFound(id.clone())),
+            };
+        };
+        // A task that takes no commands any more is ending the session already.
+        drop(session.commands.send(Command::End { cause: Cause::deleted() }));
+        let mut view = session.view.clone();
+        let over = view.wait_for(|view| matches!(view.state, State::Over(_)));
+        // A process that can't die must not hold up the caller; its end is written down.
+        if timeout(DELETE_WAIT, over).await.is_err() {
+            tracing::warn!(session = %id, "session_delete_goes_on");
+        }
+        Ok(())
     }
 
     /// What a session uses now. Does not renew its lease and waits for no exec.
     ///
     /// # Errors
     /// [`Error::SessionNotFound`], [`Error::Ended`].
-    pub async fn stats(&self, _id: &SessionId) -> Result<Stats, Error> {
-        not_yet()
+    pub async fn stats(&self, id: &SessionId) -> Result<Stats, Error> {
+        let session = self.living(id).await?;
+        let spec = &session.spec;
+        let groups = &self.0.host.cgroups;
+        let (usage, events) = (groups.usage(id.as_str()), groups.events(id.as_str()));
+        Ok(Stats {
+            memory_bytes: usage.memory_bytes,
+            memory_limit: spec.memory_bytes(),
+            cpu_usage_usec: usage.cpu_usec,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            cpu_limit: spec.cpu,
+            pids: usage.pids,
+            pids_limit: spec.pids,
+            disk_bytes: 0,
+            disk_limit: None,
+            oom_kills: events.oom_kills,
+        })
     }
 
     /// Checks a command and queues it. Dropping the handle before its end cancels the command.
@@ -136,8 +227,10 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::TooLarge`], [`Error::SessionNotFound`], [`Error::Ended`],
     /// [`Error::Overloaded`] where the queue is full.
-    pub async fn exec(&self, _id: &SessionId, _request: ExecRequest) -> Result<ExecHandle, Error> {
-        not_yet()
+    pub async fn exec(&self, id: &SessionId, request: ExecRequest) -> Result<ExecHandle, Error> {
+        self.check_stopping()?;
+        let session = self.living(id).await?;
+        exec::begin(&self.0.host.config, &session, request).await
     }
 
     /// Opens a file to be written; nothing is seen of it before [`FileWriter::commit`].
@@ -146,10 +239,17 @@ impl Engine {
     /// [`Error::File`], and those of the place.
     pub async fn create_file(
         &self,
-        _place: Place,
-        _request: CreateFile,
+        place: Place,
+        request: CreateFile,
     ) -> Result<FileWriter, Error> {
-        not_yet()
+        let host = &self.0.host;
+        match place {
+            Place::Session(id) => {
+                let session = self.living(&id).await?;
+                files::create_in_session(&session, request, host.config.durability).await
+            }
+            Place::Workspace(id) => files::create_in_workspace(host, &id, request).await,
+        }
     }
 
     /// Reads a regular file: its first `max_bytes`, the configured cap where absent.
@@ -158,12 +258,20 @@ impl Engine {
     /// [`Error::File`], and those of the place.
     pub async fn read_file(
         &self,
-        _place: Place,
-        _path: &str,
-        _user: FileUser,
-        _max_bytes: Option<u64>,
+        place: Place,
+        path: &str,
+        user: FileUser,
+        max_bytes: Option<u64>,
     ) -> Result<FileRead, Error> {
-        not_yet()
+        let host = &self.0.host;
+        let max_bytes = files::read_cap(max_bytes, host.config.max_read_bytes)?;
+        match place {
+            Place::Session(id) => {
+                let session = self.living(&id).await?;
+                files::read_in_session(&session, path, user, max_bytes).await
+            }
+            Place::Workspace(id) => files::read_in_workspace(host, &id, path, max_bytes).await,
+        }
     }
 
     /// All workspaces, by id.
@@ -171,15 +279,15 @@ impl Engine {
     /// # Errors
     /// Where the database fails.
     pub async fn workspaces(&self) -> Result<Vec<Workspace>, Error> {
-        not_yet()
+        workspaces::list(&self.0.host).await
     }
 
     /// Removes a workspace and all its files.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotFound`], [`Error::WorkspaceInUse`].
-    pub async fn delete_workspace(&self, _id: &WorkspaceId) -> Result<(), Error> {
-        not_yet()
+    pub async fn delete_workspace(&self, id: &WorkspaceId) -> Result<(), Error> {
+        workspaces::delete(&self.0.host, id).await
     }
 
     /// The entries of one directory of a workspace, by name.
@@ -188,21 +296,132 @@ impl Engine {
     /// [`Error::WorkspaceNotFound`], [`Error::File`].
     pub async fn list_workspace_dir(
         &self,
-        _id: &WorkspaceId,
-        _path: &str,
+        id: &WorkspaceId,
+        path: &str,
     ) -> Result<Vec<DirEntry>, Error> {
-        not_yet()
+        workspaces::list_dir(&self.0.host, id, path).await
     }
 
     /// Figures for `/metrics`.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts::default()
+        let host = &self.0.host;
+        let mut counts = host.counters.read();
+        for session in host.live.all() {
+            let view = session.view.borrow();
+            counts.execs_running += u64::from(view.running);
+            counts.execs_queued += view.queued as u64;
+            counts.add_session(view.state.status());
+        }
+        counts
     }
 
     /// The images of the data directory.
     #[must_use]
     pub fn images(&self) -> &image::Store {
-        &self.0.images
+        &self.0.host.images
+    }
+
+    /// A session that takes calls, or why there is none.
+    async fn living(&self, id: &SessionId) -> Result<Arc<Handle>, Error> {
+        let host = &self.0.host;
+        if let Some(session) = host.live.get(id) {
+            return match session.ended() {
+                Some(error) => Err(error),
+                None => Ok(session),
+            };
+        }
+        let row = host.db.session(id.clone()).await?;
+        let row = row.ok_or_else(|| Error::SessionNotFound(id.clone()))?;
+        match row.cause {
+            Some(cause) => Err(session::ended(id, cause)),
+            // Its task is gone; recovery finds it again.
+            None => Err(Error::Overloaded(format!("session {id} is being recovered"))),
+        }
+    }
+
+    fn check_stopping(&self) -> Result<(), Error> {
+        if self.0.stopping.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
+    }
+}
+
+impl Counts {
+    fn add_session(&mut self, status: Status) {
+        match self.sessions.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, count)) => *count += 1,
+            None => self.sessions.push((status, 1)),
+        }
+    }
+}
+
+/// Everything that blocks at the start.
+fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
+    let data_dir =
+        |source| StartError::DataDir { path: config.data_dir.display().to_string(), source };
+    let dirs = dirs::Dirs::open(&config.data_dir).map_err(data_dir)?;
+    let tag = dirs.tag().map_err(data_dir)?;
+    let boot_id = clock::boot_id().map_err(data_dir)?;
+    let uids = uids::Uids::open(&config.run_dir, &tag, &config.data_dir).map_err(|source| {
+        StartError::RunDir { path: config.run_dir.display().to_string(), source }
+    })?;
+    let db = db::Db::open(&config.db_path)?;
+    let images = image::Store::open(&config.data_dir).map_err(StartError::Images)?;
+    let workspaces = workspace::Workspaces::open(&config.data_dir).map_err(data_dir)?;
+    let cgroups = Cgroups::open(&tag, &over_all_sessions(&config)?)
+        .map_err(|error| StartError::Cgroups(Error::internal(&tag, error).to_string()))?;
+    Ok(Host {
+        boot_id,
+        launcher,
+        cgroups,
+        images,
+        workspaces: Arc::new(workspaces),
+        uids,
+        dirs,
+        db,
+        live: host::Live::default(),
+        counters: host::Counters::default(),
+        workspace_gate: tokio::sync::Mutex::new(()),
+        creates: Semaphore::new(CREATES_MAX),
+        trash_filled: tokio::sync::Notify::new(),
+        tasks: TaskTracker::new(),
+        config,
+    })
+}
+
+/// The cap over all sessions: what the operator lets one have of memory and CPU, and of pids all that
+/// the host can do without.
+fn over_all_sessions(config: &Config) -> Result<CgroupLimits, StartError> {
+    const HOST_PIDS: u64 = 4096;
+    const PIDS_FILE: &str = "/proc/sys/kernel/pid_max";
+    let pid_max = std::fs::read_to_string(PIDS_FILE)
+        .map_err(|source| StartError::DataDir { path: PIDS_FILE.into(), source })?;
+    let pid_max: u64 = pid_max.trim().parse().unwrap_or(32_768);
+    Ok(CgroupLimits {
+        memory_bytes: config.ceilings.memory_mb.saturating_mul(1024 * 1024),
+        cpu_cores: config.ceilings.cpu,
+        pids: pid_max.saturating_sub(HOST_PIDS).max(config.ceilings.pids),
+    })
+}
+
+async fn reconcile_again(host: Arc<Host>, stopping: CancellationToken) {
+    let mut ticks = interval(recovery::EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+        if let Err(error) = recovery::reconcile(&host).await {
+            tracing::error!(%error, "reconcile_failed");
+        }
+    }
+}
+
+async fn empty_trash(host: Arc<Host>, stopping: CancellationToken) {
+    while stopping.run_until_cancelled(host.trash_filled.notified()).await.is_some() {
+        let with = Arc::clone(&host);
+        match tokio::task::spawn_blocking(move || with.dirs.empty_trash()).await {
+            Ok(Ok(())) => {}
+            // Recovery fills the trash's bell again.
+            Ok(Err(error)) => tracing::error!(%error, "trash_not_emptied"),
+            Err(error) => tracing::error!(%error, "blocking_task_failed"),
+        }
     }
 }

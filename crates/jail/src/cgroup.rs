@@ -124,6 +124,44 @@ struct Groups {
     v1: Vec<Group>,
 }
 
+impl Groups {
+    /// `group` is empty for these groups, or `NAME/` for a group below them.
+    fn usage(&self, group: &str) -> Usage {
+        let file = |name: &str| format!("{group}{name}");
+        let (memory, memory_version) = self.of(Controller::Memory);
+        let (memory_bytes, memory_peak_bytes) = match memory_version {
+            Version::V1 => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
+            Version::V2 => ("memory.current", "memory.peak"),
+        };
+        let (pids, _) = self.of(Controller::Pids);
+        Usage {
+            memory_bytes: number(memory, &file(memory_bytes)),
+            memory_peak_bytes: number(memory, &file(memory_peak_bytes)),
+            // v2 counts time in every group, with the controller or without.
+            cpu_usec: keyed(self.v2.dir.as_fd(), &file("cpu.stat"), "usage_usec"),
+            pids: number(pids, &file("pids.current")),
+        }
+    }
+
+    /// As [`usage`](Self::usage).
+    fn events(&self, group: &str) -> Events {
+        let file = |name: &str| format!("{group}{name}");
+        let (memory, version) = self.of(Controller::Memory);
+        let (oom_kills, host_oom_kills) = match version {
+            Version::V1 => {
+                let kills = keyed(memory, "memory.oom_control", "oom_kill");
+                (kills, if v1_limit_was_reached(memory) { 0 } else { kills })
+            }
+            Version::V2 => {
+                let kills = keyed(memory, &file("memory.events"), "oom_kill");
+                (kills, kills.saturating_sub(keyed(memory, &file("memory.events"), "oom")))
+            }
+        };
+        let (pids, _) = self.of(Controller::Pids);
+        Events { oom_kills, fork_fails: keyed(pids, &file("pids.events"), "max"), host_oom_kills }
+    }
+}
+
 /// The host's hierarchies, and the group of ours that holds all sessions.
 #[derive(Debug)]
 pub struct Cgroups {
@@ -199,6 +237,18 @@ impl Cgroups {
         self.cgroup(session, Groups { v2, v1 }).ok()
     }
 
+    /// What a session uses now, as [`Cgroup::usage`]; opens no more than the files it reads.
+    #[must_use]
+    pub fn usage(&self, session: &str) -> Usage {
+        self.parent.usage(&format!("{session}/"))
+    }
+
+    /// Counters of a session, as [`Cgroup::events`].
+    #[must_use]
+    pub fn events(&self, session: &str) -> Events {
+        self.parent.events(&format!("{session}/"))
+    }
+
     /// Sessions that have a group in any hierarchy.
     #[must_use]
     pub fn list(&self) -> Vec<String> {
@@ -221,7 +271,7 @@ impl Cgroups {
     }
 
     /// Removes the group over all sessions where no session is left in it.
-    pub fn close(self) {
+    pub fn close(&self) {
         let places = self.host.v1.iter().map(|hierarchy| &hierarchy.place).chain([&self.host.v2]);
         for place in places {
             // Busy: sessions go on without a daemon.
@@ -263,37 +313,13 @@ impl Cgroup {
     /// What it uses now; zeroes where the group is gone.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let (memory, memory_version) = self.groups.of(Controller::Memory);
-        let (memory_bytes, memory_peak_bytes) = match memory_version {
-            Version::V1 => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
-            Version::V2 => ("memory.current", "memory.peak"),
-        };
-        let (pids, _) = self.groups.of(Controller::Pids);
-        Usage {
-            memory_bytes: number(memory, memory_bytes),
-            memory_peak_bytes: number(memory, memory_peak_bytes),
-            // v2 counts time in every group, with the controller or without.
-            cpu_usec: keyed(self.groups.v2.dir.as_fd(), "cpu.stat", "usage_usec"),
-            pids: number(pids, "pids.current"),
-        }
+        self.groups.usage("")
     }
 
     /// Counters since the group was made; zeroes where it is gone.
     #[must_use]
     pub fn events(&self) -> Events {
-        let (memory, version) = self.groups.of(Controller::Memory);
-        let (oom_kills, host_oom_kills) = match version {
-            Version::V1 => {
-                let kills = keyed(memory, "memory.oom_control", "oom_kill");
-                (kills, if v1_limit_was_reached(memory) { 0 } else { kills })
-            }
-            Version::V2 => {
-                let kills = keyed(memory, "memory.events", "oom_kill");
-                (kills, kills.saturating_sub(keyed(memory, "memory.events", "oom")))
-            }
-        };
-        let (pids, _) = self.groups.of(Controller::Pids);
-        Events { oom_kills, fork_fails: keyed(pids, "pids.events", "max"), host_oom_kills }
+        self.groups.events("")
     }
 
     /// Kills all its processes, frozen ones too.

@@ -24,6 +24,8 @@ mod edge;
 mod error;
 mod exchange;
 mod json;
+#[cfg(test)]
+mod loopback;
 mod metrics;
 mod multipart;
 mod openapi;

@@ -10,19 +10,19 @@
 //! Lab::shared()      the suite's daemon, with `base`, `python` and `tiny`; never disturbed
 //! ```
 
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -46,7 +46,7 @@ pub struct Lab {
     pub data_dir: PathBuf,
     own: Option<Own>,
     /// Ids of all sessions that were made, for the look at what is left.
-    made: RefCell<Vec<String>>,
+    made: Mutex<Vec<String>>,
 }
 
 /// The part of a lab that is not borrowed.
@@ -224,7 +224,7 @@ impl Builder {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let client = Client::new(nowhere, &self.key);
         let own = Own { dir, builder: self, daemon: None };
-        let lab = Lab { client, data_dir, own: Some(own), made: RefCell::default() };
+        let lab = Lab { client, data_dir, own: Some(own), made: Mutex::default() };
         lab.write_configuration();
         lab.make_images();
         lab
@@ -273,7 +273,7 @@ impl Lab {
         let addr = variable("SANDKASTEN_TEST_ADDR").parse().expect("an address");
         let client = Client::new(addr, &variable("SANDKASTEN_TEST_KEY"));
         let data_dir = variable("SANDKASTEN_TEST_DATA").into();
-        let mut lab = Self { client, data_dir, own: None, made: RefCell::default() };
+        let mut lab = Self { client, data_dir, own: None, made: Mutex::default() };
         lab.read_document();
         lab
     }
@@ -310,7 +310,7 @@ impl Lab {
     }
 
     pub(crate) fn note(&self, id: &str) {
-        self.made.borrow_mut().push(id.to_owned());
+        self.made.lock().expect("no panic").push(id.to_owned());
     }
 
     /// The daemon's pid on this host.
@@ -420,7 +420,7 @@ impl Lab {
     /// What is left on the host of all sessions that were made here.
     #[must_use]
     pub fn left_of_sessions(&self) -> Vec<String> {
-        let made = self.made.borrow().clone();
+        let made = self.made.lock().expect("no panic").clone();
         let left = || {
             let all = leaks::Snapshot::take().beyond(&leaks::Snapshot::empty());
             let of_session = |entry: &String| made.iter().any(|id| entry.contains(id.as_str()));
@@ -530,7 +530,7 @@ impl Lab {
             self.delete_sessions();
             self.stop();
         }
-        let tag_marks = self.made.borrow().clone();
+        let tag_marks = self.made.lock().expect("no panic").clone();
         leaks::of_daemon(&self.data_dir, &tag_marks)
     }
 

@@ -62,7 +62,7 @@ impl Document {
     pub fn check_event(&self, name: &str, data: &Value) {
         let schema = match name {
             "chunk" => "Chunk",
-            "done" => "StreamDone",
+            "done" => "ExecEnd",
             _ => "StreamError",
         };
         if let Err(fault) = self.validate(&reference(schema), data, name) {

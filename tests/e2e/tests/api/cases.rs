@@ -20,7 +20,8 @@ fn c71_sessions_survive_the_daemon() {
             sessions[1].stream(&json!({ "cmd": "echo on; sleep 2; echo over > /tmp/over" }));
         assert!(stream.next().is_some_and(|event| event.data["chunk"] == "on\n"));
         let ids = sessions.iter().map(|session| session.id.clone()).collect();
-        sessions.map(std::mem::forget);
+        // They are deleted below, one by one.
+        sessions.into_iter().for_each(std::mem::forget);
         ids
     };
     let inits: Vec<Option<u32>> = ids.iter().map(|id| host::init_of(id)).collect();

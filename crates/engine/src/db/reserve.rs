@@ -1,0 +1,41 @@
+//! A file of 64 MiB beside the database, given up when the disk is full: the room in which ends of
+//! sessions can still be written. It also shows that there was a database.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use sandkasten_types::limits::MIB;
+
+const RESERVE_BYTES: u64 = 64 * MIB as u64;
+
+pub(super) fn path_of(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".reserve");
+    name.into()
+}
+
+/// Makes the reserve, or takes back what was given up.
+pub(super) fn fill(database: &Path) -> io::Result<()> {
+    let file = open(&path_of(database))?;
+    fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?;
+    Ok(())
+}
+
+/// Frees the reserve's room. False: there was none.
+pub(super) fn give_up(database: Option<&str>) -> bool {
+    let Some(database) = database else { return false };
+    let freed = open(&path_of(Path::new(database))).and_then(|file| {
+        let had = file.metadata()?.len() > 0;
+        file.set_len(0)?;
+        Ok(had)
+    });
+    tracing::error!(freed = ?freed, "disk_full_database_reserve_given_up");
+    freed.unwrap_or(false)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}

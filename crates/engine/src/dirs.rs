@@ -1,0 +1,162 @@
+//! The data directory's own folders: scratch of sessions, and the trash.
+//!
+//! Names here are ours and trusted; what lies below `upper` and `work` is not, and is touched through
+//! `jail::path` alone.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use sandkasten_jail::path::{Beneath, is_mounted_below};
+use sandkasten_protocol::id;
+use sandkasten_types::SessionId;
+use sha2::{Digest as _, Sha256};
+
+/// Where sessions lie on disk.
+#[derive(Debug)]
+pub(crate) struct Dirs {
+    data: PathBuf,
+}
+
+/// The open directories of a new session.
+#[derive(Debug)]
+pub(crate) struct SessionDirs {
+    pub(crate) scratch: OwnedFd,
+    pub(crate) spool: OwnedFd,
+    /// What is at `/workspace` of a session without a persistent one.
+    pub(crate) workspace: OwnedFd,
+    pub(crate) listener: OwnedFd,
+}
+
+impl Dirs {
+    pub(crate) fn open(data: &Path) -> io::Result<Self> {
+        make_dir(data, 0o700).or_else(exists)?;
+        // Whoever made it: no other user reaches what is below.
+        fs::set_permissions(data, Permissions::from_mode(0o700))?;
+        for name in ["sessions", "trash"] {
+            make_dir(&data.join(name), 0o700).or_else(exists)?;
+        }
+        Ok(Self { data: data.to_owned() })
+    }
+
+    /// Tells this data directory's things on the host from those of others.
+    pub(crate) fn tag(&self) -> io::Result<String> {
+        let metadata = fs::metadata(&self.data)?;
+        let hash = Sha256::digest(format!("{}:{}", metadata.dev(), metadata.ino()));
+        Ok(hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Makes the folders of a session whose box has its ids from `uid_base` on.
+    pub(crate) fn make(&self, session: &SessionId, uid_base: u32) -> io::Result<SessionDirs> {
+        let dir = self.session(session);
+        make_dir(&dir, 0o700)?;
+        // The box's root owns the root directory that its overlay shows.
+        make_owned(&dir.join("upper"), 0o755, uid_base)?;
+        make_owned(&dir.join("work"), 0o700, uid_base)?;
+        make_owned(&dir.join("spool"), 0o700, uid_base + id::INIT)?;
+        // Like a workspace: the box's own ids on disk, shifted by an idmapped mount.
+        make_owned(&dir.join("workspace"), 0o755, id::SANDBOX)?;
+        let scratch = open_dir(&dir)?;
+        Ok(SessionDirs {
+            spool: open_dir(&dir.join("spool"))?,
+            workspace: open_dir(&dir.join("workspace"))?,
+            listener: listener(&scratch)?,
+            scratch,
+        })
+    }
+
+    /// The folder of a session, to find its socket by.
+    pub(crate) fn open_session(&self, session: &SessionId) -> io::Result<OwnedFd> {
+        open_dir(&self.session(session))
+    }
+
+    /// Sessions that have a folder.
+    pub(crate) fn list(&self) -> io::Result<Vec<SessionId>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(self.data.join("sessions"))? {
+            let name = entry?.file_name();
+            if let Some(id) = name.to_str().and_then(|name| name.parse().ok()) {
+                ids.push(id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Moves a session's folder to the trash. False: there was none.
+    pub(crate) fn discard(&self, session: &SessionId) -> io::Result<bool> {
+        let random = sandkasten_types::ids::random_hex().map_err(io::Error::other)?;
+        let to = self.data.join("trash").join(format!("{session}.{random}"));
+        match fs::rename(self.session(session), to) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes everything that is in the trash. Blocks for as long as that takes.
+    pub(crate) fn empty_trash(&self) -> io::Result<()> {
+        let trash = self.data.join("trash");
+        let names: Vec<_> = fs::read_dir(&trash)?
+            .map(|entry| entry.map(|e| e.file_name()))
+            .collect::<Result<_, _>>()?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        // Nothing of a session is mounted in the host's namespace; should somebody have done it, a
+        // removal would walk into what is mounted.
+        if is_mounted_below(&trash)? {
+            return Err(io::Error::other("something is mounted below the trash"));
+        }
+        let beneath = Beneath::open(&trash)?;
+        let mut first = Ok(());
+        for name in names {
+            let removed = beneath.remove_tree(OsStr::new(&name));
+            first = first.and(removed);
+        }
+        first
+    }
+
+    /// Percent of the disk that is free for us.
+    pub(crate) fn free_percent(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.data)?;
+        Ok(disk.f_bavail.saturating_mul(100).checked_div(disk.f_blocks).unwrap_or(100))
+    }
+
+    fn session(&self, id: &SessionId) -> PathBuf {
+        self.data.join("sessions").join(id.as_str())
+    }
+}
+
+/// A listening socket in a session's folder. Its path goes through our descriptor: the address of a
+/// unix socket has 107 bytes, which a data directory's path may well fill.
+fn listener(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd());
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    Ok(listener.into())
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(mode).create(path)
+}
+
+/// The mode is set again: the process's umask had its say at the making.
+fn make_owned(path: &Path, mode: u32, owner: u32) -> io::Result<()> {
+    make_dir(path, mode)?;
+    chown(path, Some(owner), Some(owner))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn exists(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}

@@ -1,0 +1,767 @@
+//! The task that owns a living session.
+//!
+//! ```text
+//!                 commands              frames             pidfd     clock
+//!                    |                    |                  |         |
+//!   Engine ──────────+──> Actor::wait ────+──────────────────+─────────+
+//!                              |
+//!                              +──> exec queue, file operations, lease ──> View
+//! ```
+//!
+//! It waits for one thing after the other and never for a command to end: files, figures and the
+//! session's end are dealt with while a command runs.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandkasten_jail::cgroup::Events;
+use sandkasten_protocol::{
+    DATA_BYTES_MAX, End, FileOp, FromInit, Hello, How, Stream, ToInit, WINDOW_BYTES,
+};
+use sandkasten_types::ExecId;
+use sandkasten_types::exec::{ExecEnd, ExitReason};
+use sandkasten_types::limits::EXEC_QUEUE_MAX;
+use sandkasten_types::session::Shell;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::files::{FileReply, Files};
+use super::job::Job;
+use super::link::{Incoming, Link, LinkFault};
+use super::pipe::Outcome;
+use super::state::{Cause, Effect, Event, State, next};
+use super::{Handle, View, ended, lease, release};
+use crate::error::{Ended, Error};
+use crate::host::Host;
+
+/// How long after its timeout a command may take to be reported as ended.
+const END_GRACE: Duration = Duration::from_secs(10);
+/// A lease is written down at most this often.
+const PERSIST_EVERY: Duration = Duration::from_secs(1);
+/// init's death may show on its connection before it shows on its pidfd.
+const DEATH_GRACE: Duration = Duration::from_millis(500);
+/// Exec ids chosen by clients that are remembered.
+const CHOSEN_IDS_MAX: usize = 4096;
+
+/// What others ask of a session.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Queue a command; answered at once.
+    Exec {
+        job: Box<Job>,
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
+    /// Its caller has gone.
+    Cancel {
+        ticket: u64,
+    },
+    /// Its caller has taken that many bytes of output.
+    Consumed {
+        ticket: u64,
+        bytes: u64,
+    },
+    File {
+        op: FileOp,
+        reply: oneshot::Sender<FileReply>,
+    },
+    /// A temporary file that will not be needed.
+    AbortFile {
+        token: u32,
+    },
+    End {
+        cause: Cause,
+    },
+    /// The daemon stops; the session goes on.
+    Detach,
+}
+
+/// What an actor is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) host: Arc<Host>,
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) view: watch::Sender<View>,
+    pub(crate) link: Link,
+    pub(crate) hello: Hello,
+    pub(crate) pidfd: AsyncFd<OwnedFd>,
+    /// Kept for the next session of the range.
+    pub(crate) namespace: Option<OwnedFd>,
+}
+
+/// One living session.
+#[derive(Debug)]
+pub(crate) struct Actor {
+    host: Arc<Host>,
+    handle: Arc<Handle>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    view: watch::Sender<View>,
+    link: Link,
+    pidfd: AsyncFd<OwnedFd>,
+    namespace: Option<OwnedFd>,
+    state: State,
+    queue: VecDeque<Box<Job>>,
+    running: Option<Running>,
+    next_exec: u64,
+    files: Files,
+    /// Ids that clients chose, in the order they came.
+    chosen: VecDeque<ExecId>,
+    persisted_at: Instant,
+    persist_due: Option<Instant>,
+    oom_kills_at_start: u64,
+}
+
+/// The command that init works on.
+#[derive(Debug)]
+struct Running {
+    /// `None`: its caller has gone, or it was begun by an earlier daemon.
+    job: Option<Box<Job>>,
+    id: u64,
+    before: Events,
+    /// Bytes that init sent and that nobody has taken.
+    unconsumed: u64,
+    /// When it must have ended. `None`: its timeout is not known here.
+    end_by: Option<Instant>,
+}
+
+/// What an actor waits for.
+#[derive(Debug)]
+enum Happening {
+    Command(Option<Command>),
+    Frame(Result<Incoming, LinkFault>),
+    InitDied,
+    Time,
+}
+
+/// Whether the actor goes on.
+#[derive(Debug)]
+enum Turn {
+    Go,
+    End(Cause),
+    Detach,
+}
+
+impl Actor {
+    /// Starts the task of a session that is ready.
+    pub(crate) fn spawn(parts: Parts) {
+        let Parts { host, handle, commands, view, link, hello, pidfd, namespace } = parts;
+        let events = host.cgroups.events(handle.id.as_str());
+        let running = hello.running.map(|id| Running {
+            job: None,
+            id,
+            before: events,
+            unconsumed: 0,
+            end_by: None,
+        });
+        let mut actor = Self {
+            host: Arc::clone(&host),
+            handle,
+            commands,
+            view,
+            link,
+            pidfd,
+            namespace,
+            state: State::Creating,
+            queue: VecDeque::new(),
+            running,
+            next_exec: hello.next_exec,
+            files: Files::default(),
+            chosen: VecDeque::new(),
+            persisted_at: Instant::now(),
+            persist_due: None,
+            oom_kills_at_start: events.oom_kills,
+        };
+        actor.announce(&hello);
+        host.tasks.spawn(actor.run());
+    }
+
+    fn announce(&mut self, hello: &Hello) {
+        // Whoever made it has written it down.
+        self.turn(Event::Ready);
+        let ttl = self.handle.spec.ttl_seconds;
+        let running = self.running.is_some();
+        self.view.send_modify(|view| {
+            view.shell = hello.shell.map(shell);
+            view.cwd = text(&hello.cwd);
+            view.running = running;
+            if running {
+                view.lease = lease::held(ttl);
+            } else if view.lease.deadline.is_none() {
+                // It was held by a command that ended while no daemon was there.
+                view.lease = lease::renewed(ttl);
+            }
+        });
+    }
+
+    async fn run(mut self) {
+        let cause = loop {
+            let turn = match self.wait().await {
+                Happening::Command(command) => self.on_command(command),
+                Happening::Frame(Ok(incoming)) => match self.on_frame(incoming) {
+                    Ok(()) => Turn::Go,
+                    Err(fault) => self.on_fault(&fault),
+                },
+                Happening::Frame(Err(fault)) => self.on_fault(&fault),
+                Happening::InitDied => Turn::End(self.cause_of_death()),
+                Happening::Time => self.on_time(),
+            };
+            match turn {
+                Turn::Go => {}
+                Turn::End(cause) => break cause,
+                Turn::Detach => return self.detach(),
+            }
+        };
+        self.end(cause).await;
+    }
+
+    async fn wait(&mut self) -> Happening {
+        let wake = self.next_wake();
+        let time = async {
+            match wake {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            command = self.commands.recv() => Happening::Command(command),
+            incoming = self.link.next() => Happening::Frame(incoming),
+            _ = self.pidfd.readable() => Happening::InitDied,
+            () = time => Happening::Time,
+        }
+    }
+
+    // ---- commands
+
+    fn on_command(&mut self, command: Option<Command>) -> Turn {
+        let Some(command) = command else {
+            // The handle keeps a sender, so that this happens only when the engine is dropped.
+            return Turn::Detach;
+        };
+        let done = match command {
+            Command::Exec { job, reply } => self.on_exec(job, reply),
+            Command::Cancel { ticket } => self.on_cancel(ticket),
+            Command::Consumed { ticket, bytes } => self.on_consumed(ticket, bytes),
+            Command::File { op, reply } => self.on_file(op, reply),
+            Command::AbortFile { token } => {
+                let frame = self.files.begin_quietly(FileOp::Abort { token });
+                self.link.send(&frame)
+            }
+            Command::End { cause } => return Turn::End(cause),
+            Command::Detach => return Turn::Detach,
+        };
+        match done {
+            Ok(()) => self.check_lease(),
+            Err(fault) => self.on_fault(&fault),
+        }
+    }
+
+    fn on_exec(
+        &mut self,
+        job: Box<Job>,
+        reply: oneshot::Sender<Result<(), Error>>,
+    ) -> Result<(), LinkFault> {
+        if let Err(error) = self.may_queue(&job) {
+            drop(reply.send(Err(error)));
+            return Ok(());
+        }
+        let ticket = job.ticket;
+        self.queue.push_back(job);
+        if reply.send(Ok(())).is_err() {
+            // The caller left before it was queued: it never runs.
+            self.queue.retain(|job| job.ticket != ticket);
+            return Ok(());
+        }
+        self.start_next()
+    }
+
+    fn may_queue(&mut self, job: &Job) -> Result<(), Error> {
+        if let Some(cause) = self.view.borrow().end() {
+            return Err(ended(&self.handle.id, cause));
+        }
+        if self.view.borrow().shell.is_none() {
+            return Err(no_shell());
+        }
+        if self.queue.len() >= EXEC_QUEUE_MAX {
+            let text = format!("{EXEC_QUEUE_MAX} commands of the session wait already");
+            return Err(Error::Overloaded(text));
+        }
+        if job.id_is_chosen {
+            self.remember(&job.id)?;
+        }
+        Ok(())
+    }
+
+    /// A command must never run twice under one id. What ran is not kept yet, so that joining it is
+    /// refused.
+    fn remember(&mut self, id: &ExecId) -> Result<(), Error> {
+        if self.chosen.contains(id) {
+            return Err(Error::InvalidRequest(format!(
+                "`exec_id` `{id}` was used before; joining an exec is not available in this version"
+            )));
+        }
+        if self.chosen.len() >= CHOSEN_IDS_MAX {
+            self.chosen.pop_front();
+        }
+        self.chosen.push_back(id.clone());
+        Ok(())
+    }
+
+    /// Gives init the next command, if it has none.
+    fn start_next(&mut self) -> Result<(), LinkFault> {
+        if self.running.is_none()
+            && let Some(mut job) = self.queue.pop_front()
+        {
+            let id = self.next_exec;
+            self.next_exec += 1;
+            let frame = ToInit::Exec(job.frame(id));
+            let end_by = Instant::now() + Duration::from_millis(job.timeout_ms) + END_GRACE;
+            self.running = Some(Running {
+                job: Some(job),
+                id,
+                before: self.events(),
+                unconsumed: 0,
+                end_by: Some(end_by),
+            });
+            self.link.send(&frame)?;
+        }
+        self.publish_queue();
+        Ok(())
+    }
+
+    fn on_cancel(&mut self, ticket: u64) -> Result<(), LinkFault> {
+        self.queue.retain(|job| job.ticket != ticket);
+        if let Some(running) = &mut self.running
+            && running.job.as_ref().is_some_and(|job| job.ticket == ticket)
+        {
+            let exec = running.id;
+            running.job = None;
+            let bytes = std::mem::take(&mut running.unconsumed);
+            self.link.send(&ToInit::Cancel { exec })?;
+            // What nobody reads must not hold up the end.
+            self.credit(exec, bytes)?;
+        }
+        self.publish_queue();
+        Ok(())
+    }
+
+    fn on_consumed(&mut self, ticket: u64, bytes: u64) -> Result<(), LinkFault> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if running.job.as_ref().is_none_or(|job| job.ticket != ticket) {
+            return Ok(());
+        }
+        let bytes = bytes.min(running.unconsumed);
+        running.unconsumed -= bytes;
+        let exec = running.id;
+        self.credit(exec, bytes)
+    }
+
+    fn credit(&mut self, exec: u64, bytes: u64) -> Result<(), LinkFault> {
+        if bytes == 0 { Ok(()) } else { self.link.send(&ToInit::Credit { exec, bytes }) }
+    }
+
+    fn on_file(&mut self, op: FileOp, reply: oneshot::Sender<FileReply>) -> Result<(), LinkFault> {
+        if let Some(cause) = self.view.borrow().end() {
+            drop(reply.send(Err(ended(&self.handle.id, cause))));
+            return Ok(());
+        }
+        self.renew();
+        match self.files.begin(op, reply) {
+            Some(frame) => self.link.send(&frame),
+            None => Ok(()),
+        }
+    }
+
+    // ---- frames
+
+    fn on_frame(&mut self, incoming: Incoming) -> Result<(), LinkFault> {
+        match incoming.frame {
+            FromInit::Output { exec, stream, at_ms, data } => {
+                self.on_output(exec, stream, at_ms, data)
+            }
+            FromInit::End { exec, end } => self.on_end(exec, &end),
+            FromInit::File { .. } => match self.files.answer(incoming)? {
+                Some(frame) => self.link.send(&frame),
+                None => Ok(()),
+            },
+            FromInit::Hello(_) => Err(LinkFault::Protocol("it said hello twice")),
+        }
+    }
+
+    fn on_output(
+        &mut self,
+        exec: u64,
+        stream: Stream,
+        at_ms: i64,
+        data: Vec<u8>,
+    ) -> Result<(), LinkFault> {
+        if data.is_empty() || data.len() > DATA_BYTES_MAX {
+            return Err(LinkFault::Protocol("output of a length that is not allowed"));
+        }
+        if exec >= self.next_exec {
+            return Err(LinkFault::Protocol("output of an exec that was never begun"));
+        }
+        let bytes = data.len() as u64;
+        let Some(running) = self.running.as_mut().filter(|running| running.id == exec) else {
+            // A child that goes on writes to an exec that is over. Nobody reads it in this version.
+            return self.credit(exec, bytes);
+        };
+        let Some(job) = &running.job else { return self.credit(exec, bytes) };
+        running.unconsumed += bytes;
+        if running.unconsumed > WINDOW_BYTES {
+            return Err(LinkFault::Protocol("more output than it had room for"));
+        }
+        if !job.has(stream) {
+            return Err(LinkFault::Protocol("output of another stream than asked for"));
+        }
+        job.pipe.push(stream, at_ms, data);
+        Ok(())
+    }
+
+    fn on_end(&mut self, exec: u64, end: &End) -> Result<(), LinkFault> {
+        let Some(running) = self.running.take_if(|running| running.id == exec) else {
+            return Err(LinkFault::Protocol("the end of an exec that does not run"));
+        };
+        let cwd = text(&end.cwd);
+        if let Some(job) = &running.job {
+            job.pipe.end(self.outcome(job, running.before, end));
+        }
+        self.host.counters.exec_finished();
+        self.view.send_modify(|view| {
+            view.cwd = cwd;
+            if end.how == How::NoShell {
+                view.shell = None;
+            }
+        });
+        self.start_next()
+    }
+
+    fn outcome(&self, job: &Job, before: Events, end: &End) -> Outcome {
+        let cwd = || job.cwd.clone().unwrap_or_default();
+        match end.how {
+            How::BadCwd => Outcome::Failed(Error::InvalidRequest(format!(
+                "`cwd` can't be entered: `{}`",
+                cwd().escape_debug()
+            ))),
+            How::ReadOnlyEnv => Outcome::Failed(Error::InvalidRequest(
+                "`env` names a variable that is read-only in the shell".into(),
+            )),
+            How::NoShell => Outcome::Failed(no_shell()),
+            How::Broken => Outcome::Failed(Error::Internal(
+                "the shell gave no status: what the command did is not known".into(),
+            )),
+            How::Exited
+            | How::ShellExited
+            | How::ShellSignaled(_)
+            | How::Timeout
+            | How::Cancelled => Outcome::Done(self.exec_end(job, before, end)),
+        }
+    }
+
+    fn exec_end(&self, job: &Job, before: Events, end: &End) -> ExecEnd {
+        let now = self.events();
+        let oom_kills = now.oom_kills.saturating_sub(before.oom_kills);
+        let fork_fails = now.fork_fails.saturating_sub(before.fork_fails);
+        let exit_reason = exit_reason(end, oom_kills, fork_fails);
+        let oom = exit_reason == ExitReason::Oom;
+        ExecEnd {
+            exec_id: job.id.clone(),
+            exit_code: end.exit_code,
+            cwd: text(&end.cwd),
+            duration_ms: end.duration_ms,
+            timed_out: end.how == How::Timeout,
+            exit_reason,
+            signal: match end.how {
+                How::ShellSignaled(signal) => Some(signal),
+                _ => None,
+            },
+            shell_restarted: end.shell_restarted,
+            truncated: end.dropped_bytes > 0,
+            output_bytes: end.output_bytes,
+            oom_kills,
+            fork_fails,
+            memory_limit: oom.then(|| self.handle.spec.memory_bytes()),
+        }
+    }
+
+    // ---- time
+
+    fn next_wake(&self) -> Option<Instant> {
+        let deadline = self.view.borrow().lease.deadline;
+        let expiry = deadline.map(|at| Instant::now() + at.from_now());
+        let end_by = self.running.as_ref().and_then(|running| running.end_by);
+        [expiry, end_by, self.persist_due, self.files.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn on_time(&mut self) -> Turn {
+        let now = Instant::now();
+        self.files.expire();
+        if self.persist_due.is_some_and(|due| due <= now) {
+            self.persist_lease();
+        }
+        if let Some(running) = &mut self.running
+            && running.end_by.is_some_and(|by| by <= now)
+        {
+            let unread = running.job.as_ref().is_some_and(|job| !job.pipe.is_empty());
+            if !unread {
+                return Turn::End(Cause::crashed("init did not end a command in time"));
+            }
+            // A slow reader holds the command's output up, and with it its end.
+            running.end_by = Some(now + END_GRACE);
+        }
+        self.check_lease()
+    }
+
+    fn check_lease(&self) -> Turn {
+        match self.view.borrow().end() {
+            Some(cause) => Turn::End(cause),
+            None => Turn::Go,
+        }
+    }
+
+    /// Publishes the queue, and the lease that follows from it.
+    fn publish_queue(&mut self) {
+        let (queued, running) = (self.queue.len(), self.running.is_some());
+        let ttl = self.handle.spec.ttl_seconds;
+        self.view.send_modify(|view| {
+            view.queued = queued;
+            view.running = running;
+            view.lease = if running { lease::held(ttl) } else { lease::renewed(ttl) };
+        });
+        self.persist_soon();
+    }
+
+    fn renew(&mut self) {
+        let ttl = self.handle.spec.ttl_seconds;
+        self.view.send_if_modified(|view| {
+            // While a command holds the lease there is none to renew.
+            let renews = view.lease.deadline.is_some();
+            if renews {
+                view.lease = lease::renewed(ttl);
+            }
+            renews
+        });
+        self.persist_soon();
+    }
+
+    fn persist_soon(&mut self) {
+        if self.persist_due.is_none() {
+            self.persist_due = Some(self.persisted_at + PERSIST_EVERY);
+        }
+    }
+
+    fn persist_lease(&mut self) {
+        let view = self.view.borrow().clone();
+        self.host.db.post_lease(&self.handle.id, view.lease, view.cwd);
+        self.persisted_at = Instant::now();
+        self.persist_due = None;
+    }
+
+    // ---- the end
+
+    /// Whatever init did, it costs this session and nothing else.
+    fn on_fault(&self, fault: &LinkFault) -> Turn {
+        tracing::warn!(session = %self.handle.id, %fault, "session_link_failed");
+        let reason = match fault {
+            LinkFault::Connect(_) | LinkFault::Closed | LinkFault::Io(_) => "control channel lost",
+            LinkFault::Late | LinkFault::Stalled => "init does not answer",
+            LinkFault::Frame(_) | LinkFault::Protocol(_) => "init broke the protocol",
+        };
+        Turn::End(Cause::crashed(reason))
+    }
+
+    fn events(&self) -> Events {
+        self.host.cgroups.events(self.handle.id.as_str())
+    }
+
+    fn cause_of_death(&self) -> Cause {
+        let oom = self.events().oom_kills > self.oom_kills_at_start;
+        Cause::crashed(if oom { "oom" } else { "init died" })
+    }
+
+    /// The daemon stops. init notices that its connection is gone and goes on by itself.
+    fn detach(mut self) {
+        self.persist_lease();
+        for job in self.take_jobs() {
+            job.pipe.end(Outcome::Failed(Error::Draining));
+        }
+        self.files.refuse_all(|| Error::Draining);
+    }
+
+    async fn end(mut self, cause: Cause) {
+        let cause = self.settle_cause(cause).await;
+        for effect in self.turn(Event::End(cause)) {
+            match effect {
+                Effect::Persist => self.persist_state().await,
+                Effect::RefuseCalls => self.refuse_calls(),
+                Effect::Release => {
+                    let namespace = self.namespace.take();
+                    release(&self.host, &self.handle.id, Some(&self.pidfd), namespace).await;
+                }
+            }
+        }
+        // Commands that came meanwhile would else wait for ever.
+        self.commands.close();
+        while let Ok(command) = self.commands.try_recv() {
+            self.refuse(command);
+        }
+        if !self.turn(Event::Gone).is_empty() {
+            self.persist_state().await;
+        }
+        self.host.live.remove(&self.handle);
+    }
+
+    /// A connection that broke because init died is init's death.
+    async fn settle_cause(&self, cause: Cause) -> Cause {
+        let by_link = cause.status == sandkasten_types::session::Status::Crashed;
+        if by_link && timeout(DEATH_GRACE, self.pidfd.readable()).await.is_ok() {
+            return self.cause_of_death();
+        }
+        cause
+    }
+
+    fn turn(&mut self, event: Event) -> &'static [Effect] {
+        match next(&self.state, event) {
+            Ok((state, effects)) => {
+                self.state = state.clone();
+                self.view.send_modify(|view| view.state = state);
+                effects
+            }
+            Err(refused) => {
+                tracing::error!(session = %self.handle.id, %refused, "session_event_refused");
+                &[]
+            }
+        }
+    }
+
+    async fn persist_state(&self) {
+        let (id, db) = (self.handle.id.clone(), &self.host.db);
+        let cwd = self.view.borrow().cwd.clone();
+        let written = match &self.state {
+            State::Creating | State::Running => Ok(()),
+            State::Stopping(cause) => db.set_stopping(id, cause.clone()).await,
+            State::Over(cause) => {
+                tracing::info!(
+                    session = %id,
+                    status = cause.status.as_str(),
+                    reason = cause.reason,
+                    "session_over"
+                );
+                self.host.counters.ended(cause.status);
+                db.set_over(id, cause.clone(), cwd).await
+            }
+        };
+        if let Err(error) = written {
+            // The row stays as it was; recovery compares it with the host again.
+            tracing::error!(session = %self.handle.id, %error, "session_state_not_written");
+        }
+    }
+
+    fn refuse_calls(&mut self) {
+        let Some(cause) = self.state.cause().cloned() else { return };
+        let id = self.handle.id.clone();
+        if let Some(job) = self.running.take().and_then(|running| running.job) {
+            let Cause { status, reason } = cause.clone();
+            let ended = Ended { id: id.clone(), status, reason, started: true, output: None };
+            job.pipe.end(Outcome::Failed(Error::Ended(Box::new(ended))));
+        }
+        for job in self.queue.drain(..) {
+            job.pipe.end(Outcome::Failed(ended(&id, cause.clone())));
+        }
+        self.files.refuse_all(|| ended(&id, cause.clone()));
+        self.view.send_modify(|view| (view.queued, view.running) = (0, false));
+    }
+
+    fn refuse(&self, command: Command) {
+        let Some(cause) = self.state.cause().cloned() else { return };
+        let error = ended(&self.handle.id, cause);
+        match command {
+            Command::Exec { reply, .. } => drop(reply.send(Err(error))),
+            Command::File { reply, .. } => drop(reply.send(Err(error))),
+            Command::Cancel { .. }
+            | Command::Consumed { .. }
+            | Command::AbortFile { .. }
+            | Command::End { .. }
+            | Command::Detach => {}
+        }
+    }
+
+    fn take_jobs(&mut self) -> Vec<Box<Job>> {
+        let running = self.running.take().and_then(|running| running.job);
+        running.into_iter().chain(self.queue.drain(..)).collect()
+    }
+}
+
+fn no_shell() -> Error {
+    Error::InvalidRequest(
+        "the image has no shell; start programs with POST /v1/sessions/{id}/processes".into(),
+    )
+}
+
+/// The rule of the API: what the group's counters say counts only where the way it ended fits.
+fn exit_reason(end: &End, oom_kills: u64, fork_fails: u64) -> ExitReason {
+    const SIGKILL: i32 = 9;
+    let killed = end.exit_code == 128 + SIGKILL || end.how == How::ShellSignaled(SIGKILL);
+    match end.how {
+        How::Timeout => ExitReason::Timeout,
+        How::Cancelled => ExitReason::Cancelled,
+        _ if oom_kills > 0 && killed => ExitReason::Oom,
+        How::ShellSignaled(_) => ExitReason::Signaled,
+        _ if fork_fails > 0 && end.exit_code != 0 => ExitReason::Pids,
+        How::ShellExited => ExitReason::ShellExited,
+        How::Exited | How::BadCwd | How::ReadOnlyEnv | How::Broken | How::NoShell => {
+            ExitReason::Exited
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(super) fn shell(shell: sandkasten_protocol::Shell) -> Shell {
+    match shell {
+        sandkasten_protocol::Shell::Bash => Shell::Bash,
+        sandkasten_protocol::Shell::Sh => Shell::Sh,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn end(how: How, exit_code: i32) -> End {
+        End {
+            how,
+            exit_code,
+            cwd: b"/".to_vec(),
+            duration_ms: 1,
+            shell_restarted: false,
+            output_bytes: 0,
+            dropped_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn counters_explain_only_ends_that_fit() {
+        for (how, code, oom_kills, fork_fails, want) in [
+            (How::Exited, 0, 0, 0, ExitReason::Exited),
+            (How::Exited, 137, 1, 0, ExitReason::Oom),
+            // A child was killed and the command went on.
+            (How::Exited, 0, 1, 0, ExitReason::Exited),
+            (How::Exited, 137, 0, 0, ExitReason::Exited),
+            (How::ShellSignaled(9), 137, 1, 0, ExitReason::Oom),
+            (How::ShellSignaled(15), 143, 0, 0, ExitReason::Signaled),
+            (How::Exited, 254, 0, 3, ExitReason::Pids),
+            (How::Exited, 0, 0, 3, ExitReason::Exited),
+            (How::ShellExited, 3, 0, 0, ExitReason::ShellExited),
+            (How::Timeout, 124, 1, 1, ExitReason::Timeout),
+            (How::Cancelled, 130, 0, 1, ExitReason::Cancelled),
+        ] {
+            let found = exit_reason(&end(how, code), oom_kills, fork_fails);
+            assert_eq!(found, want, "{how:?} {code} {oom_kills} {fork_fails}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The connection to a session's init. What comes from there is hostile: init shares a kernel with
+//! the payload, and either may be broken.
+//!
+//! Invariants: no frame is longer than the protocol's limit, no more descriptors wait than a few, a
+//! write that gets nowhere ends the link, and whatever is wrong is a [`LinkFault`], never a panic.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use sandkasten_protocol::{
+    DATA_BYTES_MAX, Decoder, FROM_INIT_BYTES_MAX, FileDone, FromInit, Hello, TO_INIT_BYTES_MAX,
+    ToInit, VERSION, encode,
+};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// init answers a connection within this, a shell's start included.
+const HELLO_DEADLINE: Duration = Duration::from_secs(8);
+/// init takes some bytes of what we write within this.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Descriptors that came and whose frames have not.
+const DESCRIPTORS_MAX: usize = 16;
+
+/// Why a link can't go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkFault {
+    #[error("no connection to init")]
+    Connect(#[source] io::Error),
+    #[error("init closed the connection")]
+    Closed,
+    #[error("init did not answer in time")]
+    Late,
+    #[error("init does not read")]
+    Stalled,
+    #[error("connection to init")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] sandkasten_protocol::Fault),
+    /// The frame is well-formed and makes no sense.
+    #[error("init broke the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+/// A frame and what came with it.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) frame: FromInit,
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+/// An attached connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    decoder: Decoder<FromInit>,
+    descriptors: VecDeque<OwnedFd>,
+    /// What the socket did not take yet, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// When the socket must have taken some of it.
+    progress_by: Instant,
+}
+
+impl Link {
+    /// Connects to the socket in a session's folder and attaches.
+    pub(crate) async fn attach(dir: &OwnedFd, nonce: [u8; 16]) -> Result<(Self, Hello), LinkFault> {
+        let path = format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd());
+        let stream = UnixStream::connect(path).await.map_err(LinkFault::Connect)?;
+        let mut link = Self::new(stream);
+        link.send(&ToInit::Attach { version: VERSION, nonce })?;
+        let first = timeout(HELLO_DEADLINE, link.next()).await;
+        let incoming = first.map_err(|_elapsed| LinkFault::Late)??;
+        let FromInit::Hello(hello) = incoming.frame else {
+            return Err(LinkFault::Protocol("its first frame is no hello"));
+        };
+        if hello.version != VERSION {
+            return Err(LinkFault::Protocol("it speaks another version"));
+        }
+        if hello.nonce != nonce {
+            return Err(LinkFault::Protocol("its nonce is another session's"));
+        }
+        Ok((link, hello))
+    }
+
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            decoder: Decoder::new(FROM_INIT_BYTES_MAX),
+            descriptors: VecDeque::new(),
+            unsent: Vec::new(),
+            sent: 0,
+            progress_by: Instant::now(),
+        }
+    }
+
+    /// Sends a frame, or as much as the socket takes now; [`next`](Self::next) sends the rest.
+    pub(crate) fn send(&mut self, frame: &ToInit) -> Result<(), LinkFault> {
+        let bytes = encode(frame, TO_INIT_BYTES_MAX)?;
+        if self.unsent.is_empty() {
+            self.progress_by = Instant::now() + WRITE_DEADLINE;
+        }
+        self.unsent.extend_from_slice(&bytes);
+        self.flush()
+    }
+
+    /// The next frame. May be dropped and called again; nothing is lost.
+    pub(crate) async fn next(&mut self) -> Result<Incoming, LinkFault> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                return self.paired(frame);
+            }
+            let ready = if self.unsent.is_empty() {
+                self.stream.ready(Interest::READABLE).await?
+            } else {
+                let both = Interest::READABLE | Interest::WRITABLE;
+                let ready = timeout_at(self.progress_by, self.stream.ready(both)).await;
+                ready.map_err(|_elapsed| LinkFault::Stalled)??
+            };
+            if ready.is_writable() {
+                self.flush()?;
+            }
+            if ready.is_readable() || ready.is_read_closed() {
+                self.receive()?;
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), LinkFault> {
+        while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.stream.try_write(rest) {
+                Ok(taken) => {
+                    self.sent += taken;
+                    self.progress_by = Instant::now() + WRITE_DEADLINE;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.sent = 0;
+        self.unsent.clear();
+        // A command of a megabyte was there once; it need not stay for the session's life.
+        self.unsent.shrink_to(4096);
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), LinkFault> {
+        let mut bytes = [0; DATA_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let stream = &self.stream;
+        let received = stream.try_io(Interest::READABLE, || {
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            Ok(recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?)
+        });
+        let received = match received {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            other => other?,
+        };
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(LinkFault::Protocol("it sent too many descriptors"));
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        if self.descriptors.len() > DESCRIPTORS_MAX {
+            return Err(LinkFault::Protocol("it sent too many descriptors"));
+        }
+        if received.bytes == 0 {
+            return Err(LinkFault::Closed);
+        }
+        self.decoder.push(bytes.get(..received.bytes).unwrap_or_default());
+        Ok(())
+    }
+
+    /// A descriptor comes no later than the last byte of its frame, and in the order of the frames.
+    fn paired(&mut self, frame: FromInit) -> Result<Incoming, LinkFault> {
+        let takes_one = matches!(
+            frame,
+            FromInit::File { result: Ok(FileDone::Opened | FileDone::Created { .. }), .. }
+        );
+        let descriptor = if takes_one { self.descriptors.pop_front() } else { None };
+        if takes_one && descriptor.is_none() {
+            return Err(LinkFault::Protocol("a descriptor is missing"));
+        }
+        Ok(Incoming { frame, descriptor })
+    }
+}
+
+#[cfg(test)]
+mod test;

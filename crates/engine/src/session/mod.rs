@@ -1,0 +1,167 @@
+//! One session, from its request to its end.
+//!
+//! ```text
+//!   create.rs    Requested -> Prepared -> Started -> Ready      makes it, or leaves nothing
+//!   actor.rs     one task: commands in, frames from init in     owns it while it lives
+//!   release.rs   kill, remove, by names computed from its id    ends it, whoever asks
+//!   state.rs     next(state, event)                             decides
+//! ```
+//!
+//! Invariant: only the actor changes a living session; everybody else sends it commands and reads
+//! what it publishes in [`View`].
+
+mod actor;
+mod create;
+mod environment;
+mod files;
+mod job;
+mod lease;
+mod link;
+mod pipe;
+mod release;
+mod request;
+mod spec;
+mod state;
+
+use sandkasten_types::session::{AcquireSource, Limits, Network, Session, Shell, Status};
+use sandkasten_types::{SessionId, Timestamp};
+use tokio::sync::{mpsc, watch};
+
+pub(crate) use actor::{Actor, Command, Parts};
+pub(crate) use create::create;
+pub(crate) use files::FileReply;
+pub(crate) use job::check as check_exec;
+pub(crate) use link::Link;
+pub(crate) use pipe::{Outcome, Pipe, Taken};
+pub(crate) use release::release;
+pub(crate) use request::check as check_create;
+pub(crate) use spec::Spec;
+pub(crate) use state::{Cause, State};
+
+use crate::clock::BootTime;
+use crate::db::{Lease, Row};
+use crate::error::{Ended, Error};
+
+/// What everybody else has of a living session.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) id: SessionId,
+    pub(crate) spec: Spec,
+    pub(crate) created_at: Timestamp,
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) view: watch::Receiver<View>,
+}
+
+/// What the actor publishes.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) state: State,
+    pub(crate) shell: Option<Shell>,
+    pub(crate) cwd: String,
+    pub(crate) lease: Lease,
+    pub(crate) queued: usize,
+    pub(crate) running: bool,
+}
+
+impl View {
+    pub(crate) fn new(spec: &Spec, lease: Lease) -> Self {
+        let cwd = spec.cwd.clone();
+        Self { state: State::Creating, shell: None, cwd, lease, queued: 0, running: false }
+    }
+
+    /// Why the session takes no calls any more, if it doesn't. A lease that is over ends it at once,
+    /// whether or not the actor has come to it.
+    pub(crate) fn end(&self) -> Option<Cause> {
+        if let Some(cause) = self.state.cause() {
+            return Some(cause.clone());
+        }
+        let over = self.lease.deadline.is_some_and(|deadline| deadline <= BootTime::now());
+        (over && self.state == State::Running).then(Cause::expired)
+    }
+
+    fn status(&self) -> Status {
+        match (&self.state, self.end()) {
+            (State::Running, Some(cause)) => cause.status,
+            (state, _) => state.status(),
+        }
+    }
+}
+
+impl Handle {
+    pub(crate) fn show(&self, node: &str) -> Session {
+        let view = self.view.borrow().clone();
+        let exit_reason = view.end().map(|cause| cause.reason);
+        let facts = Facts { status: view.status(), exit_reason, shell: view.shell };
+        let ttl = self.spec.ttl_seconds;
+        let mut lease = view.lease;
+        if lease.deadline.is_none() {
+            // Something runs: its lease begins when that ends.
+            lease.last_activity = Timestamp::now();
+            lease.expires_at = lease.last_activity.plus_seconds(ttl);
+        }
+        show(&self.id, &self.spec, self.created_at, facts, view.cwd, lease, node)
+    }
+
+    /// Why a call finds no living session here, if it doesn't.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        self.view.borrow().end().map(|cause| ended(&self.id, cause))
+    }
+}
+
+/// [`Error::Ended`] for a call that had not begun.
+pub(crate) fn ended(id: &SessionId, cause: Cause) -> Error {
+    let Cause { status, reason } = cause;
+    Error::Ended(Box::new(Ended { id: id.clone(), status, reason, started: false, output: None }))
+}
+
+/// A session that has ended, as its row shows it.
+pub(crate) fn show_row(row: Row, node: &str) -> Session {
+    let facts = Facts {
+        status: row.status,
+        exit_reason: row.cause.map(|cause| cause.reason),
+        shell: row.shell,
+    };
+    show(&row.id, &row.spec, row.created_at, facts, row.cwd, row.lease, node)
+}
+
+struct Facts {
+    status: Status,
+    exit_reason: Option<String>,
+    shell: Option<Shell>,
+}
+
+#[expect(clippy::too_many_arguments, reason = "the two callers have these apart")]
+fn show(
+    id: &SessionId,
+    spec: &Spec,
+    created_at: Timestamp,
+    facts: Facts,
+    cwd: String,
+    lease: Lease,
+    node: &str,
+) -> Session {
+    Session {
+        id: id.clone(),
+        image: spec.image.clone(),
+        status: facts.status,
+        cwd,
+        workspace_id: spec.workspace.clone(),
+        created_at,
+        expires_at: lease.expires_at,
+        last_activity: lease.last_activity,
+        acquire_source: AcquireSource::Cold,
+        name: spec.name.clone(),
+        env_keys: spec.env.iter().map(|(name, _)| name.clone()).collect(),
+        labels: spec.labels.clone(),
+        limits: Limits {
+            cpu: Some(spec.cpu),
+            memory_mb: Some(spec.memory_mb),
+            pids: Some(spec.pids),
+            disk_mb: None,
+        },
+        network: Network::Mode("none".into()),
+        shell: facts.shell,
+        exit_reason: facts.exit_reason,
+        node: node.into(),
+    }
+}

@@ -1,0 +1,6 @@
+//! The door: keys, limits, hostile peers, and what errors, logs and metrics give away.
+
+mod alone;
+mod door;
+mod limits;
+mod traces;
