@@ -200,3 +200,12 @@ pub fn memory_available() -> u64 {
     let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.expect("MemAvailable") * 1024
 }
+
+/// Sends a signal to a process that the test has started, or to the init of one of its sessions.
+///
+/// # Panics
+/// Where there is no such process.
+pub fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("a living process");
+}

@@ -558,7 +558,7 @@ impl Drop for Lab {
 }
 
 /// Removes what would configure a daemon from a command's environment.
-fn clear_settings(command: &mut Command) {
+pub fn clear_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("SANDKASTEN_") && text != "SANDKASTEN_CACHE_DIR" {

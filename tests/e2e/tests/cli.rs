@@ -2,7 +2,8 @@
 
 use std::process::{Output, Stdio};
 
-use sandkasten_e2e::Lab;
+use sandkasten_e2e::lab::Signal;
+use sandkasten_e2e::{Lab, host};
 use serde_json::{Value, json};
 
 fn text(bytes: &[u8]) -> String {
@@ -131,10 +132,7 @@ fn run_that_is_interrupted_cleans_up() {
     let mut reader = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
     std::io::BufRead::read_line(&mut reader, &mut line).expect("read");
     assert_eq!(line, "started\n");
-    let pid = child.id().to_string();
-    assert!(
-        std::process::Command::new("kill").args(["-INT", &pid]).status().is_ok_and(|s| s.success())
-    );
+    host::signal(child.id(), Signal::INT);
     assert_eq!(child.wait().expect("its end").code(), Some(130));
     assert_eq!(lab.client.get("/v1/sessions").ok(200), json!([]));
 }

@@ -87,6 +87,8 @@ fn goes_away(lab: &Lab, session: &Session<'_>) {
 }
 
 mod c73_destroy_never_hangs {
+    use sandkasten_e2e::lab::Signal;
+
     use super::{Duration, Lab, goes_away, host, json};
 
     macro_rules! hard {
@@ -137,8 +139,7 @@ mod c73_destroy_never_hangs {
         let lab = Lab::shared();
         let session = lab.session(&json!({ "image": "base" }));
         let init = host::init_of(&session.id).expect("an init");
-        let killed = std::process::Command::new("kill").args(["-9", &init.to_string()]).status();
-        assert!(killed.is_ok_and(|status| status.success()));
+        host::signal(init, Signal::KILL);
         super::wait::until("it has crashed", Duration::from_secs(5), || {
             session.info()["status"] == "crashed"
         });
