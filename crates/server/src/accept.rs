@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandkasten_types::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, DRAIN_SECONDS};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::connection;
 use crate::edge::Edge;
 use crate::error::{ApiError, whole_answer};
 
-/// What a refused client may send before it must read: a common request in full.
-const REFUSED_READ_BYTES: usize = 16 * 1024;
-const REFUSED: Duration = Duration::from_secs(2);
+/// How long a refused connection is held so that its client sees the answer and not a reset.
+const REFUSED: Duration = Duration::from_secs(1);
 /// How long to leave the listener alone when the host is out of descriptors or memory. There is no
 /// event that says there are some again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -70,25 +68,27 @@ impl Places {
                 connection::drive(stream, edge).await;
                 drop((open, place));
             });
-        } else if let Ok(place) = Arc::clone(&self.refused).try_acquire_owned() {
-            tokio::spawn(refuse(stream, place));
+        } else {
+            refuse(&stream);
+            if let Ok(place) = Arc::clone(&self.refused).try_acquire_owned() {
+                tokio::spawn(async move {
+                    connection::linger(&stream, REFUSED).await;
+                    drop(place);
+                });
+            }
         }
     }
 }
 
-/// Tells a client that there are too many, whatever it asks.
-async fn refuse(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
-    let answer = async {
-        let error = ApiError::overloaded("too many connections; try again");
-        let mut scrap = vec![0; REFUSED_READ_BYTES];
-        stream.readable().await?;
-        // Unread bytes at a close would make it a reset and could destroy the answer.
-        drop(stream.try_read(&mut scrap));
-        stream.write_all(&whole_answer(&error)).await?;
-        stream.shutdown().await
-    };
-    // A client that is refused and too slow gets no more of us.
-    drop(tokio::time::timeout(REFUSED, answer).await);
+/// Tells a client that there are too many, whatever it is going to ask.
+fn refuse(stream: &TcpStream) {
+    let answer = whole_answer(&ApiError::overloaded("too many connections; try again"));
+    // The buffer of a fresh socket has room; a client that is gone already needs no answer.
+    let sent = rustix::io::write(stream, &answer);
+    let closed = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
+    if let Err(error) = sent.and(closed) {
+        tracing::debug!(%error, "refused connection");
+    }
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {

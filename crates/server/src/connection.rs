@@ -203,7 +203,7 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
             if let Err(error) = result {
                 tracing::debug!(%error, "connection ended");
             }
-            linger(&stream).await;
+            linger(&stream, LINGER).await;
         }
         () = disconnected(&stream, &shared) => {}
         () = late(&shared) => tracing::debug!("connection closed: out of time"),
@@ -261,7 +261,7 @@ async fn late(shared: &Shared) {
 
 /// Takes what a client still sends: a close with unread bytes is a reset, and a reset may destroy the
 /// answer on its way.
-async fn linger(stream: &TcpStream) {
+pub(crate) async fn linger(stream: &TcpStream, time: Duration) {
     let mut scrap = vec![0; 16 * 1024];
     let mut read = || rustix::io::read(stream, &mut *scrap).map_err(io::Error::from);
     let read_on = async {
@@ -282,5 +282,5 @@ async fn linger(stream: &TcpStream) {
         }
     };
     // Out of time is as good as read.
-    drop(tokio::time::timeout(LINGER, read_on).await);
+    drop(tokio::time::timeout(time, read_on).await);
 }

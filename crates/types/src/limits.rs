@@ -31,7 +31,8 @@ pub const JSON_NAMES_MAX: usize = 20_000;
 pub const HEAD_BYTES_MAX: usize = 64 * KIB;
 /// Open connections; beyond them a client is told 503.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Connections over [`CONNECTIONS_MAX`] that are answered at all; the rest is closed at once.
+/// Connections over [`CONNECTIONS_MAX`] that are held until their client has seen the refusal; the rest
+/// is closed right after it.
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 /// Seconds that a request's head may take from its first byte, and a new connection's first byte.
 pub const HEAD_SECONDS: u64 = 10;

@@ -71,6 +71,16 @@ pub(crate) fn engine_config(settings: &Settings) -> sandkasten_engine::Config {
     }
 }
 
+/// What the HTTP side is told at its start.
+pub(crate) fn server_config(settings: &Settings) -> sandkasten_server::Config {
+    sandkasten_server::Config {
+        api_key: sandkasten_server::ApiKey::new(&settings.api_key),
+        cors_origins: settings.cors_origins.clone(),
+        max_upload_bytes: settings.max_upload_bytes,
+        max_read_bytes: settings.max_read_bytes,
+    }
+}
+
 fn seccomp(setting: Seccomp) -> SeccompProfile {
     match setting {
         Seccomp::Strict => SeccompProfile::Strict,

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Args;
 use crate::commands::doctor;
-use crate::config::{Settings, absolute, addresses, engine_config, is_loopback};
+use crate::config::{Settings, absolute, addresses, engine_config, is_loopback, server_config};
 use crate::failure::{Failure, Result, Tried};
 use crate::instance::{self, Claim};
 use crate::log::{self, Log};
@@ -115,7 +115,13 @@ async fn serve(args: &Args, settings: &Settings, launcher: Launcher, claim: &Cla
     let engine = Engine::start(engine_config(settings), launcher);
     let engine = engine.await.tried(|| "start".to_owned())?;
     let shutdown = CancellationToken::new();
-    let server = tokio::spawn(serve_http(listener, shutdown.clone()));
+    let http = sandkasten_server::serve(
+        listener,
+        engine.clone(),
+        server_config(settings),
+        shutdown.clone(),
+    );
+    let server = tokio::spawn(http);
     claim.announce(address)?;
     tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
     warn_of_open_door(settings);
@@ -126,12 +132,6 @@ async fn serve(args: &Args, settings: &Settings, launcher: Launcher, claim: &Cla
     engine.stop().await;
     tracing::info!("stopped");
     served
-}
-
-/// Stands in for the server until it has landed.
-async fn serve_http(_listener: TcpListener, shutdown: CancellationToken) -> std::io::Result<()> {
-    shutdown.cancelled().await;
-    Ok(())
 }
 
 fn warn_of_open_door(settings: &Settings) {
