@@ -1,0 +1,257 @@
+//! An engine of its own for each test: data directory, launcher, groups, an image of busybox and bash.
+
+use std::fs;
+use std::future::Future;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sandkasten_engine::image::ImageConfig;
+use sandkasten_engine::{
+    Ceilings, Config, CreateFile, Defaults, Durability, Engine, Error, ExecEvent, FileUser,
+    Parents, Place, SeccompProfile, ShellPreference, WorkspacePolicy,
+};
+use sandkasten_jail::launcher::Launcher;
+use sandkasten_types::SessionId;
+use sandkasten_types::exec::{ExecAnswer, ExecEnd, ExecRequest};
+use sandkasten_types::session::{CreateSession, Limits, Session};
+
+/// What a test has.
+pub(crate) struct Lab {
+    pub(crate) engine: Engine,
+    pub(crate) dir: PathBuf,
+}
+
+/// Runs a test with an engine, and sees to it that nothing is left on the host.
+pub(crate) fn lab<F: Future<Output = Lab>>(test: impl FnOnce(Lab) -> F) {
+    let dir = tempfile::tempdir().unwrap();
+    make_images(dir.path());
+    let runtime = runtime();
+    let left = runtime.block_on(async {
+        let lab = Lab { engine: start(dir.path()).await, dir: dir.path().to_owned() };
+        let lab = tokio::time::timeout(Duration::from_secs(60), test(lab)).await.expect("in time");
+        for session in lab.engine.sessions().await.unwrap() {
+            lab.engine.delete_session(&session.id).await.unwrap();
+        }
+        lab.engine.stop().await;
+        lab.left()
+    });
+    assert_eq!(left, Vec::<PathBuf>::new(), "left on the host");
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+pub(crate) async fn start(dir: &Path) -> Engine {
+    let launcher = Launcher::spawn().expect("launcher");
+    Engine::start(config(dir), launcher).await.expect("engine")
+}
+
+pub(crate) fn config(dir: &Path) -> Config {
+    Config {
+        data_dir: dir.to_owned(),
+        db_path: dir.join("sandkasten.db"),
+        run_dir: "/run/sandkasten".into(),
+        node: "local".into(),
+        default_image: "bash".into(),
+        allowed_images: Vec::new(),
+        session_ttl_seconds: 600,
+        defaults: Defaults {
+            cpu: 1.0,
+            memory_mb: 128,
+            pids: 64,
+            readonly_rootfs: false,
+            shell: ShellPreference::Bash,
+        },
+        ceilings: Ceilings { cpu: 2.0, memory_mb: 1024, pids: 512 },
+        max_exec_timeout_ms: 600_000,
+        max_sessions: 20,
+        max_output_bytes: 1024 * 1024,
+        max_read_bytes: 10 * 1024 * 1024,
+        seccomp: SeccompProfile::Strict,
+        workspaces: WorkspacePolicy::On { persist_by_default: false },
+        durability: Durability::Rename,
+    }
+}
+
+/// Two images: busybox alone, and busybox with bash and its libraries.
+fn make_images(dir: &Path) {
+    let store = sandkasten_engine::image::Store::open(dir).unwrap();
+    let import = |name: &str, tar: Vec<u8>| {
+        store.import(Cursor::new(tar), &name.parse().unwrap(), ImageConfig::default()).unwrap();
+    };
+    import("busybox", rootfs(&[]));
+    let bash = ["/bin/bash", "libtinfo.so.6", "libc.so.6", "ld-linux-x86-64.so.2"];
+    import("bash", rootfs(&bash));
+}
+
+fn rootfs(extra: &[&str]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for name in ["bin", "etc", "tmp", "proc", "dev", "root", "lib64", "lib"] {
+        let mut header = header(tar::EntryType::Directory, 0o755);
+        tar.append_data(&mut header, format!("{name}/"), &[][..]).unwrap();
+    }
+    add_file(&mut tar, "bin/busybox", Path::new("/bin/busybox"));
+    for name in [
+        "sh",
+        "ls",
+        "cat",
+        "id",
+        "sleep",
+        "seq",
+        "head",
+        "dd",
+        "yes",
+        "kill",
+        "ps",
+        "mkdir",
+        "rm",
+        "stat",
+        "wc",
+        "tr",
+        "env",
+        "sha256sum",
+        "touch",
+        "mount",
+        "sync",
+        "tail",
+        "setsid",
+        "nohup",
+    ] {
+        let mut header = header(tar::EntryType::Symlink, 0o777);
+        tar.append_link(&mut header, format!("bin/{name}"), "busybox").unwrap();
+    }
+    for file in extra {
+        let (name, path) = match file.strip_prefix('/') {
+            Some(name) => (name.to_owned(), PathBuf::from(file)),
+            None if file.starts_with("ld-") => (format!("lib64/{file}"), library(file)),
+            None => (format!("lib/{file}"), library(file)),
+        };
+        add_file(&mut tar, &name, &path);
+    }
+    tar.into_inner().unwrap()
+}
+
+fn library(name: &str) -> PathBuf {
+    let found = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"]
+        .iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn add_file(tar: &mut tar::Builder<Vec<u8>>, name: &str, path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    let mut header = header(tar::EntryType::Regular, 0o755);
+    header.set_size(bytes.len() as u64);
+    tar.append_data(&mut header, name, bytes.as_slice()).unwrap();
+}
+
+fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(0);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+impl Lab {
+    pub(crate) async fn create(&self) -> Session {
+        self.create_with(CreateSession::default()).await.unwrap()
+    }
+
+    pub(crate) async fn create_with(&self, request: CreateSession) -> Result<Session, Error> {
+        self.engine.create_session(request, None).await
+    }
+
+    pub(crate) async fn exec(&self, id: &SessionId, cmd: &str) -> Result<ExecAnswer, Error> {
+        self.exec_with(id, ExecRequest { cmd: cmd.into(), ..ExecRequest::default() }).await
+    }
+
+    pub(crate) async fn exec_with(
+        &self,
+        id: &SessionId,
+        request: ExecRequest,
+    ) -> Result<ExecAnswer, Error> {
+        self.engine.exec(id, request).await?.finish().await
+    }
+
+    /// The output of a command that ends with 0.
+    pub(crate) async fn output(&self, id: &SessionId, cmd: &str) -> String {
+        let answer = self.exec(id, cmd).await.unwrap();
+        assert_eq!(answer.end.exit_code, 0, "{cmd}: {answer:?}");
+        answer.output
+    }
+
+    /// The chunks and the end of a stream.
+    pub(crate) async fn stream(&self, id: &SessionId, cmd: &str) -> (Vec<String>, ExecEnd) {
+        let request = ExecRequest { cmd: cmd.into(), ..ExecRequest::default() };
+        let mut handle = self.engine.exec(id, request).await.unwrap();
+        let (mut chunks, mut seq) = (Vec::new(), 0);
+        loop {
+            match handle.next().await.expect("an end") {
+                ExecEvent::Chunk(chunk) => {
+                    seq += 1;
+                    assert_eq!(chunk.seq, seq);
+                    chunks.push(chunk.chunk);
+                }
+                ExecEvent::Done { seq: last, end } => {
+                    assert_eq!(last, seq + 1);
+                    assert!(handle.next().await.is_none());
+                    return (chunks, end);
+                }
+                ExecEvent::Failed { error, .. } => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        place: Place,
+        path: &str,
+        data: &[u8],
+    ) -> Result<String, Error> {
+        let request = CreateFile {
+            path: path.into(),
+            user: FileUser::Session,
+            mode: None,
+            parents: Parents::Make,
+        };
+        let mut file = self.engine.create_file(place, request).await?;
+        file.write(data.to_vec().into()).await?;
+        let path = file.path().to_owned();
+        file.commit().await?;
+        Ok(path)
+    }
+
+    pub(crate) async fn read(&self, place: Place, path: &str) -> Result<Vec<u8>, Error> {
+        let file = self.engine.read_file(place, path, FileUser::Session, None).await?;
+        Ok(file.bytes)
+    }
+
+    /// What of this lab is left in the host's groups, folders and claims.
+    pub(crate) fn left(&self) -> Vec<PathBuf> {
+        let mut left = Vec::new();
+        let folders = [self.dir.join("sessions")];
+        for folder in folders {
+            left.extend(fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        for claim in fs::read_dir("/run/sandkasten/uids").unwrap() {
+            let path = claim.unwrap().path();
+            let owner = fs::read_to_string(path.join("owner")).unwrap_or_default();
+            if owner.lines().nth(1) == self.dir.to_str() {
+                left.push(path);
+            }
+        }
+        left
+    }
+}
+
+/// Limits with that much memory, in MiB.
+pub(crate) fn memory(memory_mb: u64) -> Limits {
+    Limits { memory_mb: Some(memory_mb), ..Limits::default() }
+}
