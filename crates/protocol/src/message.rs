@@ -66,6 +66,7 @@ pub enum ToInit {
 pub struct Exec {
     /// Rises within a session, also over restarts of the engine ([`Hello::next_exec`]).
     pub id: u64,
+    #[serde(with = "whole")]
     pub cmd: Bytes,
     pub timeout_ms: u64,
     pub output: OutputMode,
@@ -102,7 +103,13 @@ pub enum FromInit {
     /// The answer to [`ToInit::Attach`].
     Hello(Hello),
     /// Some output of a command; [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes at most, never empty.
-    Output { exec: u64, stream: Stream, at_ms: i64, data: Bytes },
+    Output {
+        exec: u64,
+        stream: Stream,
+        at_ms: i64,
+        #[serde(with = "whole")]
+        data: Bytes,
+    },
     /// The command is over. Output of a child that goes on may still follow.
     End { exec: u64, end: End },
     /// The answer to [`ToInit::File`]. A descriptor comes with the frame where the operation says so.
@@ -117,7 +124,8 @@ pub struct Hello {
     /// `None`: the image has no shell.
     pub shell: Option<Shell>,
     pub cwd: Bytes,
-    /// The command that runs now.
+    /// The command that runs now, or whose end no engine was there to hear: that
+    /// [`FromInit::End`] follows at once.
     pub running: Option<u64>,
     /// The least id that the next exec may have.
     pub next_exec: u64,
@@ -222,4 +230,51 @@ pub enum FileFault {
     UnknownToken,
     /// An errno that has no name here.
     Other(i32),
+}
+
+/// Byte strings as such: serde's own way is one call a byte. The bytes on the wire are the same.
+mod whole {
+    use std::fmt;
+
+    use serde::de::{Deserializer, Error, Visitor};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        struct Whole;
+        impl Visitor<'_> for Whole {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+
+            fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(bytes)
+            }
+        }
+        from.deserialize_byte_buf(Whole)
+    }
+
+    #[cfg(test)]
+    mod test {
+        use super::super::{FromInit, Stream};
+
+        #[test]
+        fn the_wire_is_that_of_a_sequence() {
+            let data = vec![7u8; 300];
+            let plain = postcard::to_stdvec(&(1u32, 5u64, Stream::Output, -1i64, &data)).unwrap();
+            let frame = FromInit::Output { exec: 5, stream: Stream::Output, at_ms: -1, data };
+            let bytes = postcard::to_stdvec(&frame).unwrap();
+            assert_eq!(bytes, plain);
+            assert_eq!(postcard::from_bytes::<FromInit>(&bytes), Ok(frame));
+        }
+    }
 }
