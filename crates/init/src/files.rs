@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
@@ -220,11 +220,8 @@ fn make_temporary(place: &Place, name: &str) -> Result<OwnedFd, FileFault> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
     let file = rustix::fs::openat(&place.dir, name, flags, mode).map_err(fault)?;
-    let kind = rustix::fs::fstat(&file).map_err(fault)?.st_mode;
-    match FileType::from_raw_mode(kind) {
-        FileType::RegularFile => Ok(file),
-        _ => Err(FileFault::NotAFile),
-    }
+    // Some file systems give something else than they were asked for.
+    lookup::regular(&file).map(|_stat| file)
 }
 
 fn temporary_name() -> Result<String, FileFault> {

@@ -23,7 +23,7 @@ use crate::spawn;
 const STRANGERS_MAX: usize = 8;
 const READ_BYTES: usize = 64 * 1024;
 /// Bytes of frames that wait to be sent before requests are left unread.
-const QUEUE_BYTES_MAX: usize = 2 * WINDOW_BYTES as usize;
+const QUEUE_BYTES_MAX: u64 = 2 * WINDOW_BYTES;
 
 /// Something that the engine did.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Connection {
     socket: OwnedFd,
     decoder: Decoder<ToInit>,
     queue: VecDeque<Frame>,
-    queued_bytes: usize,
+    queued_bytes: u64,
     want: Want,
 }
 
@@ -120,7 +120,7 @@ impl Link {
     pub(crate) fn send(&mut self, poller: &Poller, frame: &FromInit, descriptor: Option<OwnedFd>) {
         let Some(engine) = self.engine.as_mut() else { return };
         let Ok(bytes) = encode(frame, FROM_INIT_BYTES_MAX) else { return };
-        engine.queued_bytes += bytes.len();
+        engine.queued_bytes += bytes.len() as u64;
         engine.queue.push_back(Frame { bytes, sent: 0, descriptor });
         if engine.send().is_err() {
             self.close(poller);
@@ -196,7 +196,7 @@ impl Connection {
     fn send(&mut self) -> Result<(), Gone> {
         while let Some(frame) = self.queue.front_mut() {
             match frame.send(self.socket.as_fd()) {
-                Ok(length) => self.queued_bytes = self.queued_bytes.saturating_sub(length),
+                Ok(length) => self.queued_bytes = self.queued_bytes.saturating_sub(length as u64),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(Gone),

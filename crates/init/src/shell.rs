@@ -240,7 +240,14 @@ impl ShellProcess {
             Token::Status(id) if self.starting.as_ref().is_some_and(|s| s.status.id == id) => {
                 self.on_first_record(world)
             }
-            _ => Change::None,
+            Token::Listener
+            | Token::Children
+            | Token::Connection(_)
+            | Token::Output(_)
+            | Token::Report(_)
+            | Token::Script(_)
+            | Token::ShellEnd(_)
+            | Token::Status(_) => Change::None,
         }
     }
 

@@ -192,7 +192,8 @@ pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
 /// Process id of a connection's other end as this pid namespace sees it: 0 outside of it.
 pub(crate) fn peer_pid(socket: impl AsFd) -> io::Result<i32> {
     let mut cred = libc::ucred { pid: -1, uid: 0, gid: 0 };
-    let mut length: libc::socklen_t = size_of::<libc::ucred>() as libc::socklen_t;
+    let size = size_of::<libc::ucred>();
+    let mut length = libc::socklen_t::try_from(size).map_err(|_never| io::ErrorKind::Other)?;
     // SAFETY: both pointers are to live values, and `length` is the size of the first.
     let done = unsafe {
         libc::getsockopt(

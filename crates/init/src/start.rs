@@ -39,21 +39,26 @@ impl Step {
 
 /// Takes over what jail has prepared and starts the shell.
 pub(crate) fn session() -> Result<Session, Step> {
-    undumpable().map_err(|_| Step::Protect)?;
-    spawn::cloexec_from(3).map_err(|_| Step::Descriptors)?;
-    let listener = spawn::inherited(fd::LISTENER).map_err(|_| Step::Descriptors)?;
-    let config = read_config().map_err(|_| Step::Config)?;
-    // The spool is the next version's; until then it only keeps its number.
-    let rights = Rights::take().map_err(|_| Step::Rights)?;
-    let run = RunDir::open().map_err(|_| Step::Places)?;
-    let proc = Proc::open().map_err(|_| Step::Places)?;
-    let poller = Poller::new().map_err(|_| Step::Socket)?;
-    let children = spawn::child_signals().map_err(|_| Step::Socket)?;
-    poller.add(&children, Token::Children, Want::Read).map_err(|_| Step::Socket)?;
-    let link = Link::new(&poller, listener, config.nonce).map_err(|_| Step::Socket)?;
+    at(Step::Protect, undumpable())?;
+    at(Step::Descriptors, spawn::cloexec_from(3))?;
+    // The spool keeps its number; what is spooled comes with the execs that outlive the engine.
+    let listener = at(Step::Descriptors, spawn::inherited(fd::LISTENER))?;
+    let config = at(Step::Config, read_config())?;
+    let rights = at(Step::Rights, Rights::take())?;
+    let run = at(Step::Places, RunDir::open())?;
+    let proc = at(Step::Places, Proc::open())?;
+    let poller = at(Step::Socket, Poller::new())?;
+    let children = at(Step::Socket, spawn::child_signals())?;
+    at(Step::Socket, poller.add(&children, Token::Children, Want::Read))?;
+    let link = at(Step::Socket, Link::new(&poller, listener, config.nonce))?;
     let world = World { poller, link, rights, proc, run };
     let (nonce, cwd) = (config.nonce, config.cwd.clone());
     Ok(Session::new(world, nonce, children, setup(config), cwd))
+}
+
+/// Whoever waits for init learns the step from its exit code; there is nobody to tell more.
+fn at<T, E>(step: Step, result: Result<T, E>) -> Result<T, Step> {
+    result.map_err(|_untold| step)
 }
 
 fn read_config() -> io::Result<Config> {

@@ -64,7 +64,7 @@ fn output_before_a_timeout_is_kept() {
     let answer = sandbox.run_for("yes", 300);
     assert_eq!(answer.end.how, How::Timeout);
     assert!(answer.out.starts_with("y\ny\n"));
-    assert_eq!(answer.end.output_bytes as usize, answer.out.len());
+    assert_eq!(answer.end.output_bytes, answer.out.len() as u64);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! File operations against the real init.
 
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests fail loudly")]
+
 mod boxed;
 
 use std::fs::File;

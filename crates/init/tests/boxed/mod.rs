@@ -245,7 +245,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         // init is the box: with it everything goes, mounts too.
-        drop(kill_process(self.init, Signal::KILL));
+        let _ = kill_process(self.init, Signal::KILL);
         drop(self.unshare.wait());
         drop(std::fs::remove_dir_all(&self.dir));
     }

@@ -1,0 +1,206 @@
+//! The control channel: who may speak, what breaks it, credit, engines that come and go.
+
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests fail loudly")]
+
+mod boxed;
+
+use boxed::{Client, Kind, Sandbox};
+use sandkasten_protocol::{
+    Exec, FromInit, How, OutputMode, ShellPreference, TO_INIT_BYTES_MAX, ToInit, VERSION,
+    WINDOW_BYTES, encode,
+};
+
+fn exec(id: u64, cmd: &str) -> ToInit {
+    ToInit::Exec(Exec {
+        id,
+        cmd: cmd.into(),
+        timeout_ms: 10_000,
+        output: OutputMode::Merged,
+        cwd: None,
+        env: Vec::new(),
+    })
+}
+
+#[test]
+fn strangers_are_sent_away_and_hold_nobody_up() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let mut strangers = Vec::new();
+    for frame in [
+        ToInit::Attach { version: VERSION, nonce: [0; 16] },
+        ToInit::Attach { version: VERSION + 1, nonce: *b"0123456789abcdef" },
+        exec(1, "touch ran"),
+        ToInit::Cancel { exec: 1 },
+    ] {
+        let mut stranger = Client::connect(sandbox.socket_dir());
+        stranger.send(&frame);
+        assert_eq!(stranger.next(), None, "{frame:?}");
+        // Silent, half a frame, a length that can't be.
+        let silent = Client::connect(sandbox.socket_dir());
+        let mut half = Client::connect(sandbox.socket_dir());
+        half.send_bytes(&encode(&frame, TO_INIT_BYTES_MAX).unwrap()[..5]);
+        let mut huge = Client::connect(sandbox.socket_dir());
+        huge.send_bytes(&u32::MAX.to_le_bytes());
+        assert_eq!(huge.next(), None);
+        strangers.extend([silent, half]);
+    }
+    for _ in 0..100 {
+        strangers.push(Client::connect(sandbox.socket_dir()));
+    }
+    sandbox.is_alive();
+    sandbox.run("ls").is(0, "");
+}
+
+#[test]
+fn a_half_frame_holds_nothing_up() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let id = sandbox.begin("echo one; sleep 0.2; echo two", |_| {});
+    let frame = encode(&ToInit::Cancel { exec: 99 }, TO_INIT_BYTES_MAX).unwrap();
+    let (head, tail) = frame.split_at(5);
+    sandbox.link.send_bytes(head);
+    for expected in ["one\n", "two\n"] {
+        match sandbox.link.next() {
+            Some(FromInit::Output { data, .. }) => assert_eq!(data, expected.as_bytes()),
+            other => panic!("{other:?}"),
+        }
+    }
+    sandbox.link.send_bytes(tail);
+    assert_eq!(sandbox.finish(id).code(), 0);
+}
+
+#[test]
+fn a_broken_protocol_ends_the_connection_and_nothing_else() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    sandbox.run("X=1").is(0, "");
+    let attach = ToInit::Attach { version: VERSION, nonce: *b"0123456789abcdef" };
+    for frame in [attach, exec(1, "id used before"), exec(1000, "a\0b")] {
+        sandbox.link.send(&frame);
+        assert_eq!(sandbox.link.next(), None, "{frame:?}");
+        sandbox.reattach();
+    }
+    sandbox.begin("sleep 0.3", |_| {});
+    sandbox.begin("a second one", |_| {});
+    assert_eq!(sandbox.link.next(), None);
+    sandbox.reattach();
+    let running = sandbox.hello.running.unwrap();
+    assert_eq!(sandbox.finish(running).code(), 0);
+    sandbox.run("echo $X").is(0, "1\n");
+}
+
+#[test]
+fn without_credit_output_stops_at_the_window() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let id = sandbox.begin("head -c 5000000 /dev/zero; echo END", |_| {});
+    let mut got = 0;
+    while got < WINDOW_BYTES {
+        match sandbox.link.next() {
+            Some(FromInit::Output { data, .. }) => got += data.len() as u64,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(got, WINDOW_BYTES);
+    // Nothing more comes: the answer to a file operation is the next frame.
+    let op = sandkasten_protocol::FileOp::Abort { token: 1 };
+    assert!(sandbox.file(op).0.is_err());
+    sandbox.link.send(&ToInit::Credit { exec: id, bytes: got });
+    let answer = sandbox.finish(id);
+    assert_eq!(answer.end.output_bytes, 5_000_004);
+    assert_eq!(answer.out.len() as u64, 5_000_004 - WINDOW_BYTES);
+    assert!(answer.out.ends_with("END\n"));
+}
+
+#[test]
+fn the_end_waits_for_what_the_command_wrote() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    // More than the window by less than a pipe holds: the command ends, its output is still there.
+    let bytes = WINDOW_BYTES + 30_000;
+    let id = sandbox.begin(&format!("head -c {bytes} /dev/zero; sleep 100 &"), |_| {});
+    let mut got = 0;
+    while got < WINDOW_BYTES {
+        match sandbox.link.next() {
+            Some(FromInit::Output { data, .. }) => got += data.len() as u64,
+            other => panic!("{other:?}"),
+        }
+    }
+    let op = sandkasten_protocol::FileOp::Abort { token: 1 };
+    assert!(sandbox.file(op).0.is_err());
+    sandbox.link.send(&ToInit::Credit { exec: id, bytes: got });
+    assert_eq!(sandbox.finish(id).end.output_bytes, bytes);
+}
+
+#[test]
+fn an_engine_that_goes_leaves_the_command_running() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let id = sandbox.begin(
+        "echo begun; read x < go; head -c 3000000 /dev/zero; echo end > told; cat go",
+        |_| {},
+    );
+    sandbox.detach();
+    sandbox.reattach();
+    assert_eq!((sandbox.hello.running, sandbox.hello.next_exec), (Some(id), id + 1));
+    sandbox.detach();
+    sandbox.reattach();
+    sandbox.link.send(&ToInit::Cancel { exec: id });
+    assert_eq!(sandbox.finish(id).end.how, How::Cancelled);
+}
+
+#[test]
+fn output_without_an_engine_is_dropped_and_counted() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    sandbox.run("mkfifo go told").is(0, "");
+    let fifo = |name: &str| format!("/proc/{}/root/workspace/{name}", sandbox.init.as_raw_pid());
+    let (go, told) = (fifo("go"), fifo("told"));
+    let id = sandbox.begin("cat go; head -c 3000000 /dev/zero; echo > told; exit 3", |_| {});
+    sandbox.detach();
+    std::fs::write(go, "").unwrap();
+    std::fs::read(told).unwrap();
+    // The end of a command that nobody heard of is told to the next engine.
+    sandbox.reattach();
+    assert_eq!(sandbox.hello.running, Some(id));
+    let answer = sandbox.finish(id);
+    assert_eq!((answer.end.how, answer.code()), (How::ShellExited, 3));
+    assert_eq!((answer.end.output_bytes, answer.end.dropped_bytes), (3_000_000, 3_000_000));
+    sandbox.reattach();
+    assert_eq!(sandbox.hello.running, None);
+    sandbox.is_alive();
+}
+
+#[test]
+fn a_later_engine_replaces_the_earlier() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    for _ in 0..50 {
+        sandbox.reattach();
+    }
+    let id = sandbox.begin("sleep 0.1; echo new", |_| {});
+    assert_eq!(sandbox.finish(id).out, "new\n");
+}
+
+#[test]
+fn sh_is_taken_where_it_is_preferred() {
+    let sandbox = Sandbox::with(boxed::Image::Debian, ShellPreference::Sh, 1000);
+    assert_eq!(sandbox.hello.shell, Some(sandkasten_protocol::Shell::Sh));
+    assert_eq!(sandbox.hello.cwd, b"/workspace");
+}
+
+#[test]
+fn nothing_of_init_grows() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let status = format!("/proc/{}", sandbox.init.as_raw_pid());
+    let rss = || {
+        let text = std::fs::read_to_string(format!("{status}/status")).unwrap();
+        let line = text.lines().find(|l| l.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let descriptors = || std::fs::read_dir(format!("{status}/fd")).unwrap().count();
+    for _ in 0..200 {
+        sandbox.run("true");
+    }
+    let before = (rss(), descriptors());
+    for _ in 0..1000 {
+        sandbox.run("true");
+    }
+    sandbox.run("head -c 50000000 /dev/zero");
+    sandbox.run("true");
+    assert!(descriptors() <= before.1);
+    assert!(rss() < before.0 + 4096, "{} KiB before, {} KiB after", before.0, rss());
+    sandbox.run("ls /proc/1/fd; ls -a /.sandkasten 2>&1 | head -3; true");
+}
