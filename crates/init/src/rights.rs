@@ -47,6 +47,10 @@ impl Rights {
         Ok(rights)
     }
 
+    pub(crate) fn permitted(self) -> CapabilitySet {
+        self.permitted
+    }
+
     /// Runs `act` with these capabilities (those of them that init has).
     pub(crate) fn with<T>(self, capabilities: CapabilitySet, act: impl FnOnce() -> T) -> T {
         self.effective(capabilities);
