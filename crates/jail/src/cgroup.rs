@@ -149,8 +149,10 @@ impl Groups {
         let (memory, version) = self.of(Controller::Memory);
         let (oom_kills, host_oom_kills) = match version {
             Version::V1 => {
-                let kills = keyed(memory, "memory.oom_control", "oom_kill");
-                (kills, if v1_limit_was_reached(memory) { 0 } else { kills })
+                let kills = keyed(memory, &file("memory.oom_control"), "oom_kill");
+                let (limit, peak) = ("memory.limit_in_bytes", "memory.max_usage_in_bytes");
+                let (limit, peak) = (number(memory, &file(limit)), number(memory, &file(peak)));
+                (kills, if v1_limit_was_reached(limit, peak) { 0 } else { kills })
             }
             Version::V2 => {
                 let kills = keyed(memory, &file("memory.events"), "oom_kill");
@@ -389,9 +391,8 @@ impl Cgroup {
 
 /// v1 doesn't count by which limit a process was killed. A group that never came near its own was hit by
 /// another one. (Near: the kernel charges in batches, and a limit in whole pages is never met exactly.)
-fn v1_limit_was_reached(memory: BorrowedFd<'_>) -> bool {
-    let limit = number(memory, "memory.limit_in_bytes");
-    number(memory, "memory.max_usage_in_bytes") >= limit - limit / 64
+fn v1_limit_was_reached(limit: u64, peak: u64) -> bool {
+    peak >= limit - limit / 64
 }
 
 /// Whose files a controller's group has.
