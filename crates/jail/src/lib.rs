@@ -18,7 +18,6 @@ pub mod launcher;
 pub mod memfd;
 pub mod path;
 pub mod plan;
-pub mod process;
 pub mod seccomp;
 pub mod tree;
 

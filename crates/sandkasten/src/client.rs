@@ -20,8 +20,6 @@ use crate::{instance, output};
 const CONNECT: Duration = Duration::from_secs(5);
 /// Three times as long as a daemon is ever silent in a stream.
 const SILENCE: Duration = Duration::from_secs(3 * sandkasten_types::limits::SSE_HEARTBEAT_SECONDS);
-/// No call of ours that answers at once takes this long.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const BODY_BYTES_MAX: u64 = 160 << 20;
 
@@ -69,7 +67,6 @@ impl Client {
         let tried = || format!("daemon at {address}");
         let connection = TcpStream::connect_timeout(&address, CONNECT).tried(tried)?;
         connection.set_nodelay(true).tried(tried)?;
-        connection.set_read_timeout(Some(PATIENCE)).tried(tried)?;
         Ok(Self { address, key, connection: BufReader::new(connection) })
     }
 

@@ -181,6 +181,7 @@ impl Actor {
     fn announce(&mut self, hello: &Hello) {
         // Whoever made it has written it down.
         self.turn(Event::Ready);
+        self.publish_state();
         let ttl = self.handle.spec.ttl_seconds;
         let running = self.running.is_some();
         self.view.send_modify(|view| {
@@ -267,14 +268,11 @@ impl Actor {
             drop(reply.send(Err(error)));
             return Ok(());
         }
-        let ticket = job.ticket;
         self.queue.push_back(job);
-        if reply.send(Ok(())).is_err() {
-            // The caller left before it was queued: it never runs.
-            self.queue.retain(|job| job.ticket != ticket);
-            return Ok(());
-        }
-        self.start_next()
+        let started = self.start_next();
+        // A caller that left meanwhile has sent a cancel behind its command.
+        drop(reply.send(Ok(())));
+        started
     }
 
     fn may_queue(&mut self, job: &Job) -> Result<(), Error> {
@@ -592,7 +590,9 @@ impl Actor {
 
     async fn end(mut self, cause: Cause) {
         let cause = self.settle_cause(cause).await;
-        for effect in self.turn(Event::End(cause)) {
+        let effects = self.turn(Event::End(cause));
+        self.publish_state();
+        for effect in effects {
             match effect {
                 Effect::Persist => self.persist_state().await,
                 Effect::RefuseCalls => self.refuse_calls(),
@@ -608,8 +608,10 @@ impl Actor {
             self.refuse(command);
         }
         if !self.turn(Event::Gone).is_empty() {
+            // Who is told that it is over finds it so in the database.
             self.persist_state().await;
         }
+        self.publish_state();
         self.host.live.remove(&self.handle);
     }
 
@@ -625,8 +627,7 @@ impl Actor {
     fn turn(&mut self, event: Event) -> &'static [Effect] {
         match next(&self.state, event) {
             Ok((state, effects)) => {
-                self.state = state.clone();
-                self.view.send_modify(|view| view.state = state);
+                self.state = state;
                 effects
             }
             Err(refused) => {
@@ -634,6 +635,10 @@ impl Actor {
                 &[]
             }
         }
+    }
+
+    fn publish_state(&self) {
+        self.view.send_modify(|view| view.state = self.state.clone());
     }
 
     async fn persist_state(&self) {

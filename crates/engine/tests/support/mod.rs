@@ -233,6 +233,14 @@ impl Lab {
         Ok(file.bytes)
     }
 
+    /// The host pid of a session's init.
+    pub(crate) fn init_pid(&self, id: &SessionId) -> rustix::process::Pid {
+        let procs = find_group(id).join("cgroup.procs");
+        let pids = fs::read_to_string(procs).unwrap();
+        let first = pids.lines().map(|pid| pid.parse().unwrap()).min().unwrap();
+        rustix::process::Pid::from_raw(first).unwrap()
+    }
+
     /// What of this lab is left in the host's groups, folders and claims.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let mut left = Vec::new();
@@ -249,6 +257,19 @@ impl Lab {
         }
         left
     }
+}
+
+/// The v2 group of a session, wherever the host has it.
+fn find_group(id: &SessionId) -> PathBuf {
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        if folder.file_name() == Some(id.as_str().as_ref()) && folder.join("cgroup.kill").exists() {
+            return folder;
+        }
+        let below = fs::read_dir(folder).into_iter().flatten().flatten();
+        folders.extend(below.filter(|e| e.file_type().unwrap().is_dir()).map(|e| e.path()));
+    }
+    panic!("no group of {id}")
 }
 
 /// Limits with that much memory, in MiB.

@@ -56,7 +56,6 @@ fn stage_two(settings: &Settings, arguments: &[OsString], context: &Context) -> 
     let text = serde_json::to_vec(settings).tried(|| "settings".to_owned())?;
     let sealed = sandkasten_jail::memfd::sealed("settings", &text);
     let sealed = sealed.tried(|| "settings".to_owned())?;
-    sandkasten_jail::process::pass_on_only_stdio().tried(|| "daemon".to_owned())?;
     #[expect(clippy::disallowed_methods, reason = "our own binary, once")]
     let mut command = Command::new("/proc/self/exe");
     command.arg0("sandkasten").args(arguments).arg("--settings-on-stdin");
