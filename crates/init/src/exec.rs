@@ -185,8 +185,9 @@ impl Running {
         Ok(line)
     }
 
-    /// The command is over: reads what it has written, and waits a little for its children.
-    pub(crate) fn finish(&mut self, world: &World, outcome: Outcome) {
+    /// The command is over: reads what it has written, and waits a little for its children. Gives the
+    /// phase that this ends.
+    pub(crate) fn finish(&mut self, world: &World, outcome: Outcome) -> Phase {
         self.sinks = None;
         self.text = None;
         let now = Moment::now();
@@ -194,13 +195,15 @@ impl Running {
         for source in &mut self.sources {
             source.note_owed();
         }
-        self.set_phase(world, Phase::Ending { outcome, until: now.after(QUIET) });
+        self.set_phase(world, Phase::Ending { outcome, until: now.after(QUIET) })
     }
 
-    pub(crate) fn set_phase(&mut self, world: &World, phase: Phase) {
-        if let Phase::Line { status, .. } = std::mem::replace(&mut self.phase, phase) {
-            status.close(&world.poller);
+    /// Gives the phase before.
+    pub(crate) fn set_phase(&mut self, world: &World, phase: Phase) -> Phase {
+        if let Phase::Line { status, .. } = &self.phase {
+            status.unwatch(&world.poller);
         }
+        std::mem::replace(&mut self.phase, phase)
     }
 
     /// Whether all output of the command is read, or has had its time.

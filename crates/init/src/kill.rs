@@ -15,72 +15,105 @@ use crate::processes::{Kept, Tree};
 use crate::shell::ShellProcess;
 use crate::world::World;
 
-/// Between two passes, for the killed to die.
+/// Between two passes, for the killed to die. It grows where something does not.
 const PAUSE: Duration = Duration::from_millis(1);
-/// After it the shell is killed even if something can't be: the answer is due.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After it the shell is killed even if something still lives: the answer is due. The hunt goes on.
 const GIVE_UP: Duration = Duration::from_millis(400);
 
+/// The end of a command, up to that of its shell.
 #[derive(Debug)]
 pub(crate) struct Killer {
     pub(crate) why: How,
+    /// `None`: all are dead and the shell's end is awaited.
+    hunt: Option<Hunt>,
+    /// When the shell is killed at the latest; `None`: it has been.
+    give_up: Option<Moment>,
+}
+
+/// The search for what a command has started.
+#[derive(Debug)]
+pub(crate) struct Hunt {
     tree: Tree,
+    kept: Kept,
     stopped: BTreeSet<(i32, u64)>,
-    /// When the next pass is due; `None`: all are dead and the shell's end is awaited.
-    next: Option<Moment>,
-    give_up: Moment,
+    pause: Duration,
+    next: Moment,
 }
 
 impl Killer {
     /// Stops the shell. The passes follow.
-    pub(crate) fn new(world: &World, shell: &ShellProcess, tree: Tree, why: How) -> Self {
+    pub(crate) fn new(world: &World, shell: &ShellProcess, hunt: (Tree, Kept), why: How) -> Self {
         shell.signal(world, Signal::STOP);
-        let now = Moment::now();
-        let give_up = now.after(GIVE_UP);
-        Self { why, tree, stopped: BTreeSet::new(), next: Some(now), give_up }
+        let (tree, kept) = hunt;
+        let next = Moment::now();
+        let hunt = Hunt { tree, kept, stopped: BTreeSet::new(), pause: PAUSE, next };
+        Self { why, hunt: Some(hunt), give_up: Some(next.after(GIVE_UP)) }
     }
 
     pub(crate) fn next_moment(&self) -> Option<Moment> {
+        self.hunt.as_ref().map(|hunt| hunt.next)
+    }
+
+    /// What is due at this moment.
+    pub(crate) fn on_time(&mut self, world: &World, shell: &ShellProcess, now: Moment) {
+        if self.hunt.as_mut().is_some_and(|hunt| hunt.on_time(world, now) == Found::Nothing) {
+            self.hunt = None;
+        }
+        if self.give_up.is_some_and(|moment| self.hunt.is_none() || moment <= now) {
+            self.give_up = None;
+            shell.signal(world, Signal::KILL);
+        }
+    }
+
+    /// The shell is dead; something of its command may not be.
+    pub(crate) fn into_hunt(self) -> Option<Hunt> {
+        self.hunt
+    }
+}
+
+/// What a pass has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Something,
+}
+
+impl Hunt {
+    pub(crate) fn next_moment(&self) -> Moment {
         self.next
     }
 
     /// One pass over the processes, if it is due.
-    pub(crate) fn on_time(
-        &mut self,
-        world: &World,
-        shell: &ShellProcess,
-        kept: &Kept,
-        now: Moment,
-    ) {
-        if self.next.is_none_or(|next| next > now) {
-            return;
+    pub(crate) fn on_time(&mut self, world: &World, now: Moment) -> Found {
+        if self.next > now {
+            return Found::Something;
         }
-        let victims = match world.proc.table() {
-            Ok(table) => self.tree.victims(&table, kept),
-            // No descriptor or no memory: the next pass may have it.
-            Err(_) if now < self.give_up => {
-                self.next = Some(now.after(PAUSE));
-                return;
-            }
-            Err(_) => Vec::new(),
-        };
+        // No descriptor or no memory: the next pass may have it.
+        let Ok(table) = world.proc.table() else { return self.pause(now) };
+        let victims = self.tree.victims(&table, &self.kept);
+        if victims.is_empty() {
+            return Found::Nothing;
+        }
         let new: Vec<_> =
             victims.iter().filter(|v| self.stopped.insert((v.pid, v.start))).collect();
         for victim in &new {
             world.proc.signal(world.rights, **victim, Signal::STOP);
         }
-        let is_late = now >= self.give_up;
-        if new.is_empty() || is_late {
-            for victim in &victims {
-                world.proc.signal(world.rights, *victim, Signal::KILL);
-            }
+        if !new.is_empty() {
+            // Whatever these have started before they stopped is met at once.
+            self.next = now;
+            return Found::Something;
         }
-        self.next = if victims.is_empty() || is_late {
-            shell.signal(world, Signal::KILL);
-            None
-        } else if new.is_empty() {
-            Some(now.after(PAUSE))
-        } else {
-            Some(now)
-        };
+        for victim in &victims {
+            world.proc.signal(world.rights, *victim, Signal::KILL);
+        }
+        self.pause(now)
+    }
+
+    fn pause(&mut self, now: Moment) -> Found {
+        self.next = now.after(self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Found::Something
     }
 }

@@ -182,9 +182,10 @@ pub(crate) struct Late {
     pub(crate) thrown_away_bytes: u64,
 }
 
-/// Sources that are kept. Each takes a process that still holds its other end, so honest sessions
-/// stay far below; beyond it the oldest goes, whose writers then get SIGPIPE.
-const LATE_MAX: usize = 4096;
+/// Sources that are kept: half of the run directory's inodes, which unnamed FIFOs still take. Each
+/// needs a process that holds its other end, so honest sessions stay far below; beyond it the oldest
+/// goes, whose writers then get SIGPIPE.
+const LATE_MAX: usize = 2048;
 
 impl Late {
     pub(crate) fn take(&mut self, poller: &Poller, sources: Vec<Source>) {

@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::cwd;
 use crate::exec::{Outcome, Phase, Running, Step};
 use crate::files::Files;
-use crate::kill::Killer;
+use crate::kill::{Found as Met, Hunt, Killer};
 use crate::line;
 use crate::link;
 use crate::output::Late;
@@ -40,6 +40,8 @@ pub(crate) struct Session {
     shell_is_wanted: bool,
     running: Option<Running>,
     kept: Kept,
+    /// For what some earlier command has started and that did not die in time.
+    hunts: Vec<Hunt>,
     late: Late,
     saved: Saved,
     next_exec: u64,
@@ -70,6 +72,7 @@ impl Session {
             shell_is_wanted: true,
             running: None,
             kept: Kept::new(),
+            hunts: Vec::new(),
             late: Late::default(),
             saved: Saved::new(cwd),
             next_exec: 1,
@@ -102,7 +105,8 @@ impl Session {
         }
         let shell = self.shell.as_ref().and_then(ShellProcess::next_moment);
         let running = self.running.as_ref().and_then(Running::next_moment);
-        let next = shell.into_iter().chain(running).min()?;
+        let hunts = self.hunts.iter().map(Hunt::next_moment);
+        let next = shell.into_iter().chain(running).chain(hunts).min()?;
         Some(next.since(Moment::now()))
     }
 
@@ -293,8 +297,10 @@ impl Session {
                 Phase::Killing(killer) => Some(Outcome::of(killer.why)),
             };
             running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
-            if let Some(outcome) = outcome {
-                running.finish(&self.world, outcome);
+            if let Some(outcome) = outcome
+                && let Phase::Killing(killer) = running.finish(&self.world, outcome)
+            {
+                self.hunts.extend(killer.into_hunt());
             }
         }
         // One that dies before it is ready would die again: it is tried once more when it is needed.
@@ -351,7 +357,8 @@ impl Session {
             (_, None) => return self.kill_running(How::Broken),
             (Step::Command, Some(code)) => Outcome::exited(code),
             (Step::Env | Step::Cwd, Some(0)) => {
-                return running.set_phase(&self.world, Phase::Waiting);
+                running.set_phase(&self.world, Phase::Waiting);
+                return;
             }
             (Step::Env, Some(_)) => Outcome::of(How::ReadOnlyEnv),
             (Step::Cwd, Some(_)) => Outcome::of(How::BadCwd),
@@ -371,11 +378,12 @@ impl Session {
     fn kill_running(&mut self, why: How) {
         let Some(running) = self.running.as_mut() else { return };
         match running.phase {
-            Phase::Waiting => running.finish(&self.world, Outcome::of(why)),
+            Phase::Waiting => drop(running.finish(&self.world, Outcome::of(why))),
             Phase::Line { .. } => {
                 let tree = self.shell.as_ref().and_then(|s| Some((s, s.tree()?)));
                 if let Some((shell, tree)) = tree {
-                    let killer = Killer::new(&self.world, shell, tree, why);
+                    let hunt = (tree, self.kept.clone());
+                    let killer = Killer::new(&self.world, shell, hunt, why);
                     running.set_phase(&self.world, Phase::Killing(killer));
                 } else {
                     running.finish(&self.world, Outcome::of(why));
@@ -399,11 +407,13 @@ impl Session {
         if let Some(shell) = self.shell.as_mut() {
             shell.on_time(&self.world, now);
         }
+        let world = &self.world;
+        self.hunts.retain_mut(|hunt| hunt.on_time(world, now) == Met::Something);
         let Some(running) = self.running.as_mut() else { return };
         if running.is_timed_out(now) {
             self.kill_running(How::Timeout);
         } else if let (Phase::Killing(killer), Some(shell)) = (&mut running.phase, &self.shell) {
-            killer.on_time(&self.world, shell, &self.kept, now);
+            killer.on_time(&self.world, shell, now);
         }
     }
 
@@ -442,7 +452,7 @@ impl Session {
         match running.next_line(&mut self.world, shell.kind, self.setup.ids) {
             Ok(Some(line)) => shell.say(&self.world, &line),
             // No descriptor or no room for a FIFO; the command has not begun.
-            Ok(None) | Err(_) => running.finish(&self.world, Outcome::of(How::Broken)),
+            Ok(None) | Err(_) => drop(running.finish(&self.world, Outcome::of(How::Broken))),
         }
     }
 

@@ -53,6 +53,14 @@ fn starts_in_the_working_directory_with_a_clean_environment() {
     });
 }
 
+/// The shell leads no group, so that `setsid` has no need to fork.
+#[test]
+fn programs_are_no_leaders() {
+    in_each_shell(|sandbox, _| {
+        sandbox.run("setsid sh -c 'echo in; exit 3'").is(3, "in\n");
+    });
+}
+
 #[test]
 fn c01_heredocs() {
     in_each_shell(|sandbox, _| {
