@@ -12,6 +12,8 @@
 mod files;
 mod host;
 mod limits;
+mod trial;
+mod trial_child;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +27,7 @@ use crate::fault;
 use files::{keyed, number, open_dir, open_for_writing, read, write};
 use host::Host;
 use limits::Level;
+pub(crate) use trial::{Trial, trials};
 
 /// How long [`Cgroup::remove`] waits for processes that are being killed.
 const EMPTY_TIMEOUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -182,7 +185,7 @@ impl Cgroups {
         let host = host::find()?;
         let name = format!("sandkasten-{tag}");
         if host.v2.is_own {
-            move_to_leaf(host.v2.dir.as_fd(), &format!("{name}.daemon"))?;
+            move_to_leaf(host.v2.dir.as_fd())?;
         }
         hand_down(host.v2.dir.as_fd(), &host.v2_controllers)?;
         let v2 = make(host.v2.dir.as_fd(), &name)?;
@@ -474,11 +477,11 @@ fn hand_down(dir: BorrowedFd<'_>, controllers: &[Controller]) -> Result<(), Cgro
 
 /// v2 hands controllers down only from groups without processes: this process and its children (the
 /// launcher) move to a leaf. Others that are in the group aren't ours to move, and make it fail.
-fn move_to_leaf(dir: BorrowedFd<'_>, leaf: &str) -> Result<(), CgroupError> {
+fn move_to_leaf(dir: BorrowedFd<'_>) -> Result<(), CgroupError> {
     let context = |source| at("moving the daemon to a cgroup of its own", source);
     let ours = rustix::process::getpid().as_raw_nonzero().to_string();
     let procs = read(dir, "cgroup.procs").map_err(context)?;
-    let leaf = make(dir, leaf)?;
+    let leaf = make(dir, "sandkasten-daemon")?;
     for pid in procs.lines() {
         if pid == ours || is_child_of(pid, &ours) {
             write(leaf.as_fd(), "cgroup.procs", pid).map_err(context)?;

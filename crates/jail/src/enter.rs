@@ -275,7 +275,7 @@ pub(crate) fn above_low_fds(fd: BorrowedFd<'_>) -> Result<OwnedFd, StepError> {
     rustix::io::fcntl_dupfd_cloexec(fd, 16).step("arrange descriptors")
 }
 
-fn write_file(dir: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> {
+pub(crate) fn write_file(dir: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let written = rustix::io::write(&file, text.as_bytes())?;

@@ -68,7 +68,10 @@ pub(crate) fn spawn() -> io::Result<LauncherProcess> {
 
 /// Ends this process with what `run` says, also where it panics: in a forked child, unwinding would
 /// go on as if it were the parent.
-fn never_return(socket: BorrowedFd<'_>, run: impl FnOnce() -> Result<Infallible, StepError>) -> ! {
+pub(crate) fn never_return(
+    socket: BorrowedFd<'_>,
+    run: impl FnOnce() -> Result<Infallible, StepError>,
+) -> ! {
     let error = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(never)) => match never {},
         Ok(Err(error)) => error,

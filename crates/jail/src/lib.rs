@@ -21,6 +21,7 @@ pub mod plan;
 pub mod seccomp;
 pub mod tree;
 
+mod attempt;
 mod bpf;
 mod enter;
 mod fork;

@@ -235,7 +235,7 @@ const OVERLAY_OPTIONS: [(&str, &str); 6] = [
 ];
 
 /// Names are relative to the stage, the working directory. Linux 6.1 resolves them in the last step.
-fn overlay_by_fsconfig(lower: &str) -> io::Result<OwnedFd> {
+pub(crate) fn overlay_by_fsconfig(lower: &str) -> io::Result<OwnedFd> {
     let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(fs.as_fd(), "source", "overlay")?;
     rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir", lower)?;
@@ -386,7 +386,7 @@ fn new_tmpfs(
 }
 
 /// A new file system, mounted nowhere yet.
-fn new_mount(
+pub(crate) fn new_mount(
     kind: &str,
     options: &[(&str, &str)],
     attributes: MountAttrFlags,

@@ -29,6 +29,9 @@ const NO_FLAGS: libc::c_int = 0;
 /// libc has it as an int, which it doesn't fit in.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
+const SIOCBRADDBR: libc::Ioctl = 0x89a0;
+const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
 
 /// What mount_setattr(2) changes, laid out as the kernel's `struct mount_attr`.
@@ -203,12 +206,7 @@ pub(crate) fn ignore_children() {
 
 /// Brings the network interface `name` of this network namespace up.
 pub(crate) fn interface_up(name: &CStr) -> io::Result<()> {
-    let socket = rustix::net::socket_with(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = inet_socket()?;
     // SAFETY: all-zero is a valid `ifreq`: empty name, zero flags.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes()) {
@@ -220,6 +218,37 @@ pub(crate) fn interface_up(name: &CStr) -> io::Result<()> {
     let result =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, ptr::from_ref(&request)) };
     check(libc::c_long::from(result)).map(drop)
+}
+
+/// Adds a bridge to this network namespace.
+pub(crate) fn add_bridge(name: &CStr) -> io::Result<()> {
+    let socket = inet_socket()?;
+    // SAFETY: SIOCBRADDBR reads a string that ends with a null byte and outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCBRADDBR, name.as_ptr()) };
+    check(libc::c_long::from(result)).map(drop)
+}
+
+fn inet_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// The version of Landlock that the kernel offers.
+pub(crate) fn landlock_version() -> io::Result<libc::c_long> {
+    let (no_attributes, no_size) = (ptr::null::<libc::c_void>(), 0_usize);
+    // SAFETY: with this flag the kernel reads no memory and makes no descriptor.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            no_attributes,
+            no_size,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    })
 }
 
 /// Sets the execution domain to plain Linux, address randomisation on.

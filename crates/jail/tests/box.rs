@@ -1,6 +1,8 @@
 //! What holds inside a box, asked from inside. Needs root; each test makes its own launcher, groups and
 //! files, and leaves none.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::path::Path;
@@ -33,6 +35,18 @@ fn a_command_runs_as_the_session_user() {
     in_box(|_, session| {
         let output = session.output("id; pwd; echo $HOME");
         assert_eq!(output, "uid=1000(sandbox) gid=1000(sandbox)\n/workspace\n/home/sandbox");
+    });
+}
+
+#[test]
+fn init_is_the_sealed_program_and_is_named_by_pid_and_start() {
+    in_box(|_, session| {
+        let proc = format!("/proc/{}", session.started.pid);
+        let exe = std::fs::read_link(format!("{proc}/exe")).unwrap();
+        assert!(exe.to_str().unwrap().starts_with("/memfd:sandkasten-init"), "{exe:?}");
+        let stat = std::fs::read_to_string(format!("{proc}/stat")).unwrap();
+        assert!(stat.contains(&format!(" {} ", session.started.start_time)), "{stat}");
+        assert!(std::fs::read(format!("{proc}/environ")).unwrap().is_empty());
     });
 }
 

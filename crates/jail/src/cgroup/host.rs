@@ -46,21 +46,16 @@ pub(super) struct Host {
 
 /// Finds the hierarchies; each controller in v2 where that has it, else in v1.
 pub(super) fn find() -> Result<Host, CgroupError> {
-    let context = |source| CgroupError::Io { what: "reading the cgroup mounts".into(), source };
-    let mounts = mountinfo::parse(&std::fs::read("/proc/self/mountinfo").map_err(context)?);
-    let own = OwnGroups::parse(&std::fs::read_to_string("/proc/self/cgroup").map_err(context)?);
-    let v2 = find_v2(&mounts, &own).map_err(|source| CgroupError::NoV2 { source })?;
-    let listed = read(v2.dir.as_fd(), "cgroup.controllers").map_err(context)?;
+    let Found { v2, listed, mounts, own } = Found::read()?;
     let mut v2_controllers = Vec::new();
     let mut v1: Vec<V1Place> = Vec::new();
     let mut v1_mounts: Vec<&Mount> = Vec::new();
     for controller in Controller::ALL {
-        if listed.split_ascii_whitespace().any(|name| name == controller.name()) {
+        if is_listed(&listed, controller) {
             v2_controllers.push(controller);
             continue;
         }
-        let mount = mounts.iter().find(|mount| is_v1_of(mount, controller));
-        let mount = mount.ok_or(CgroupError::NoController(controller.name()))?;
+        let mount = v1_mount(&mounts, controller)?;
         // Controllers that are mounted together share their groups.
         if let Some(at) = v1_mounts.iter().position(|known| *known == mount)
             && let Some(known) = v1.get_mut(at)
@@ -73,6 +68,49 @@ pub(super) fn find() -> Result<Host, CgroupError> {
         v1.push(V1Place { place, controllers: vec![controller] });
     }
     Ok(Host { v2, v2_controllers, v1 })
+}
+
+/// Where one controller limits: the place, and whether it is a v1 hierarchy.
+pub(super) fn find_controller(controller: Controller) -> Result<(Place, bool), CgroupError> {
+    let Found { v2, listed, mounts, own } = Found::read()?;
+    if is_listed(&listed, controller) {
+        return Ok((v2, false));
+    }
+    let mount = v1_mount(&mounts, controller)?;
+    Ok((find_v1(mount, controller, &own).map_err(context)?, true))
+}
+
+/// What the kernel says, before anything is chosen.
+struct Found {
+    v2: Place,
+    /// Controllers that v2 has at that place.
+    listed: String,
+    mounts: Vec<Mount>,
+    own: OwnGroups,
+}
+
+impl Found {
+    fn read() -> Result<Self, CgroupError> {
+        let mounts = mountinfo::parse(&std::fs::read("/proc/self/mountinfo").map_err(context)?);
+        let own = std::fs::read_to_string("/proc/self/cgroup").map_err(context)?;
+        let own = OwnGroups::parse(&own);
+        let v2 = find_v2(&mounts, &own).map_err(|source| CgroupError::NoV2 { source })?;
+        let listed = read(v2.dir.as_fd(), "cgroup.controllers").map_err(context)?;
+        Ok(Self { v2, listed, mounts, own })
+    }
+}
+
+fn context(source: io::Error) -> CgroupError {
+    CgroupError::Io { what: "reading the cgroup mounts".into(), source }
+}
+
+fn is_listed(controllers: &str, controller: Controller) -> bool {
+    controllers.split_ascii_whitespace().any(|name| name == controller.name())
+}
+
+fn v1_mount(mounts: &[Mount], controller: Controller) -> Result<&Mount, CgroupError> {
+    let found = mounts.iter().find(|mount| is_v1_of(mount, controller));
+    found.ok_or(CgroupError::NoController(controller.name()))
 }
 
 fn is_v1_of(mount: &Mount, controller: Controller) -> bool {
