@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use sandkasten_types::Timestamp;
 
 /// A point on CLOCK_BOOTTIME, in milliseconds: it never jumps, and counts while the host sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +33,12 @@ impl BootTime {
         let ms = self.0.saturating_sub(Self::now().0);
         Duration::from_millis(u64::try_from(ms).unwrap_or(0))
     }
+}
+
+/// The time for people, as exact as it is written down: a session's times are the same before and
+/// after a restart of the daemon.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_unix_ms(Timestamp::now().unix_ms())
 }
 
 /// The name of this boot: pids and start times of another one mean nothing.

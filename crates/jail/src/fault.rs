@@ -11,19 +11,37 @@ use std::io;
 /// `EIO` where this is the point that a test chose.
 #[cfg(feature = "fault-injection")]
 pub fn point(name: &'static str) -> io::Result<()> {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::Ordering;
 
-    static CHOSEN: OnceLock<Option<u64>> = OnceLock::new();
-    static REACHED: AtomicU64 = AtomicU64::new(0);
-    #[expect(clippy::disallowed_methods, reason = "a switch of test builds; not configuration")]
-    let chosen = CHOSEN
-        .get_or_init(|| std::env::var("SANDKASTEN_FAIL_AT").ok().and_then(|n| n.parse().ok()));
-    let reached = REACHED.fetch_add(1, Ordering::Relaxed) + 1;
-    if *chosen == Some(reached) {
+    let reached = counting::REACHED.fetch_add(1, Ordering::Relaxed) + 1;
+    if counting::chosen().load(Ordering::Relaxed) == reached {
         return Err(io::Error::other(format!("injected fault at `{name}`")));
     }
     Ok(())
+}
+
+/// Lets the `n`-th point from now fail, in this process; 0: none.
+#[cfg(feature = "fault-injection")]
+pub fn fail_at(n: u64) {
+    use std::sync::atomic::Ordering;
+
+    counting::chosen().store(n, Ordering::Relaxed);
+    counting::REACHED.store(0, Ordering::Relaxed);
+}
+
+#[cfg(feature = "fault-injection")]
+mod counting {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU64;
+
+    pub(super) static REACHED: AtomicU64 = AtomicU64::new(0);
+
+    #[expect(clippy::disallowed_methods, reason = "a switch of test builds; not configuration")]
+    pub(super) fn chosen() -> &'static AtomicU64 {
+        static CHOSEN: OnceLock<AtomicU64> = OnceLock::new();
+        let read = || std::env::var("SANDKASTEN_FAIL_AT").ok().and_then(|n| n.parse().ok());
+        CHOSEN.get_or_init(|| AtomicU64::new(read().unwrap_or(0)))
+    }
 }
 
 /// A place that can fail, in builds with `fault-injection`.

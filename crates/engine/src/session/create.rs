@@ -18,8 +18,8 @@ use sandkasten_jail::plan::Plan;
 use sandkasten_jail::seccomp::payload_filter;
 use sandkasten_jail::{fault, memfd, tree};
 use sandkasten_protocol as protocol;
+use sandkasten_types::SessionId;
 use sandkasten_types::session::{CreateSession, Session};
-use sandkasten_types::{SessionId, Timestamp};
 use sha2::{Digest as _, Sha256};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -29,13 +29,13 @@ use super::actor::{Actor, Command, Parts};
 use super::link::{Link, LinkFault};
 use super::spec::Spec;
 use super::{Cause, Handle, State, View, environment, lease, release, show_row};
-use crate::IdempotencyKey;
 use crate::db::{Claimed, Hello, Identity, KeyUse, NewRow};
 use crate::descriptor::watched;
 use crate::dirs::SessionDirs;
 use crate::error::Error;
 use crate::host::Host;
 use crate::image::{Image, ImageConfig, ImageError};
+use crate::{IdempotencyKey, clock};
 
 /// A create is refused below this much free disk.
 const FREE_PERCENT_MIN: u64 = 5;
@@ -114,7 +114,7 @@ async fn begin(
     let id = SessionId::random().map_err(|error| Error::internal("random session id", error))?;
     let (commands, inbox) = mpsc::unbounded_channel();
     let (publish, view) = watch::channel(View::new(&spec, lease::renewed(spec.ttl_seconds)));
-    let handle = Arc::new(Handle { id, spec, created_at: Timestamp::now(), commands, view });
+    let handle = Arc::new(Handle { id, spec, created_at: clock::now(), commands, view });
     host.live.add(&handle, host.config.max_sessions)?;
     let (answer, answered) = oneshot::channel();
     let maker = Maker { host: Arc::clone(host), handle, inbox, publish };
@@ -349,7 +349,7 @@ fn layers(host: &Host, spec: &Spec, namespace: BorrowedFd<'_>) -> Result<Vec<Own
         layers: spec.layers.clone(),
         config: ImageConfig::default(),
         size_bytes: 0,
-        created_at: Timestamp::now(),
+        created_at: clock::now(),
     };
     let dirs = host.images.open_layers(&image).map_err(internal)?;
     let shifted = |dir: &OwnedFd| tree::idmapped_clone(dir.as_fd(), namespace);

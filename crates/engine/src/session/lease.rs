@@ -1,13 +1,11 @@
 //! How long a session lives: its own ttl after its last use, and as long as a command runs.
 
-use sandkasten_types::Timestamp;
-
-use crate::clock::BootTime;
+use crate::clock::{self, BootTime};
 use crate::db::Lease;
 
 /// From now on, for `ttl_seconds`.
 pub(crate) fn renewed(ttl_seconds: u64) -> Lease {
-    let now = Timestamp::now();
+    let now = clock::now();
     Lease {
         last_activity: now,
         expires_at: now.plus_seconds(ttl_seconds),

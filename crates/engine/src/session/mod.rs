@@ -38,7 +38,7 @@ pub(crate) use request::check as check_create;
 pub(crate) use spec::Spec;
 pub(crate) use state::{Cause, State};
 
-use crate::clock::BootTime;
+use crate::clock::{self, BootTime};
 use crate::db::{Lease, Row};
 use crate::error::{Ended, Error};
 
@@ -96,7 +96,7 @@ impl Handle {
         let mut lease = view.lease;
         if lease.deadline.is_none() {
             // Something runs: its lease begins when that ends.
-            lease.last_activity = Timestamp::now();
+            lease.last_activity = clock::now();
             lease.expires_at = lease.last_activity.plus_seconds(ttl);
         }
         show(&self.id, &self.spec, self.created_at, facts, view.cwd, lease, node)

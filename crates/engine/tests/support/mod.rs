@@ -24,28 +24,32 @@ pub(crate) struct Lab {
 
 /// Runs a test with an engine, and sees to it that nothing is left on the host.
 pub(crate) fn lab<F: Future<Output = Lab>>(test: impl FnOnce(Lab) -> F) {
+    labs(|dir| {
+        runtime().block_on(async {
+            let lab = start(dir).await;
+            let lab =
+                tokio::time::timeout(Duration::from_secs(60), test(lab)).await.expect("in time");
+            lab.end().await;
+        });
+    });
+}
+
+/// Runs a test with a data directory for engines, one after the other.
+pub(crate) fn labs(test: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     make_images(dir.path());
-    let runtime = runtime();
-    let left = runtime.block_on(async {
-        let lab = Lab { engine: start(dir.path()).await, dir: dir.path().to_owned() };
-        let lab = tokio::time::timeout(Duration::from_secs(60), test(lab)).await.expect("in time");
-        for session in lab.engine.sessions().await.unwrap() {
-            lab.engine.delete_session(&session.id).await.unwrap();
-        }
-        lab.engine.stop().await;
-        lab.left()
-    });
-    assert_eq!(left, Vec::<PathBuf>::new(), "left on the host");
+    test(dir.path());
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-pub(crate) async fn start(dir: &Path) -> Engine {
+/// An engine as a daemon starts it.
+pub(crate) async fn start(dir: &Path) -> Lab {
     let launcher = Launcher::spawn().expect("launcher");
-    Engine::start(config(dir), launcher).await.expect("engine")
+    let engine = Engine::start(config(dir), launcher).await.expect("engine");
+    Lab { engine, dir: dir.to_owned() }
 }
 
 pub(crate) fn config(dir: &Path) -> Config {
@@ -160,6 +164,36 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 }
 
 impl Lab {
+    /// Ends all sessions and the engine, and looks at what is left.
+    pub(crate) async fn end(self) {
+        for session in self.engine.sessions().await.unwrap() {
+            self.engine.delete_session(&session.id).await.unwrap();
+        }
+        self.engine.stop().await;
+        assert_eq!(self.left(), Vec::<PathBuf>::new(), "left on the host");
+        let parent = self.dir.file_name().unwrap().to_owned();
+        assert_eq!(self.groups(), Vec::<PathBuf>::new(), "left of {parent:?}");
+    }
+
+    /// Groups of this lab's sessions, in any hierarchy.
+    pub(crate) fn groups(&self) -> Vec<PathBuf> {
+        let is_ours = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            self.ids().iter().any(|id| id == name)
+        };
+        folders_below(Path::new("/sys/fs/cgroup"))
+            .into_iter()
+            .filter(|path| is_ours(path))
+            .collect()
+    }
+
+    /// Ids of all sessions that this lab's database remembers.
+    fn ids(&self) -> Vec<String> {
+        let db = rusqlite::Connection::open(self.dir.join("sandkasten.db")).unwrap();
+        let mut ids = db.prepare("SELECT id FROM sessions WHERE ended_ms IS NOT NULL").unwrap();
+        ids.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
     pub(crate) async fn create(&self) -> Session {
         self.create_with(CreateSession::default()).await.unwrap()
     }
@@ -261,15 +295,22 @@ impl Lab {
 
 /// The v2 group of a session, wherever the host has it.
 fn find_group(id: &SessionId) -> PathBuf {
-    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    let all = folders_below(Path::new("/sys/fs/cgroup")).into_iter();
+    let mut groups = all.filter(|path| {
+        path.file_name() == Some(id.as_str().as_ref()) && path.join("cgroup.kill").exists()
+    });
+    groups.next().unwrap_or_else(|| panic!("no group of {id}"))
+}
+
+fn folders_below(top: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![top.to_owned()];
     while let Some(folder) = folders.pop() {
-        if folder.file_name() == Some(id.as_str().as_ref()) && folder.join("cgroup.kill").exists() {
-            return folder;
-        }
-        let below = fs::read_dir(folder).into_iter().flatten().flatten();
-        folders.extend(below.filter(|e| e.file_type().unwrap().is_dir()).map(|e| e.path()));
+        let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+        folders.extend(below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
+        found.push(folder);
     }
-    panic!("no group of {id}")
+    found
 }
 
 /// Limits with that much memory, in MiB.
