@@ -27,6 +27,8 @@ use crate::world::World;
 
 /// How long output is awaited that a child still holds.
 const QUIET: Duration = Duration::from_millis(20);
+/// Between two looks at a shell that is silent for long.
+const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
 const INLINE_BYTES_MAX: usize = 4096;
 
@@ -51,9 +53,11 @@ pub(crate) struct Running {
 pub(crate) enum Phase {
     /// For a shell that takes commands.
     Waiting,
+    /// `look`: when to see whether the shell can still answer.
     Line {
         step: Step,
         status: Status,
+        look: Moment,
     },
     Killing(Killer),
     Ending {
@@ -155,7 +159,7 @@ impl Running {
                 }
             },
         };
-        self.phase = Phase::Line { step, status };
+        self.phase = Phase::Line { step, status, look: Moment::now().after(LOOK) };
         Ok(Some(line))
     }
 
@@ -215,7 +219,8 @@ impl Running {
     /// When something is due. A command that waits for credit has no time of its own.
     pub(crate) fn next_moment(&self) -> Option<Moment> {
         match &self.phase {
-            Phase::Waiting | Phase::Line { .. } => Some(self.timeout),
+            Phase::Waiting => Some(self.timeout),
+            Phase::Line { look, .. } => Some(self.timeout.min(*look)),
             Phase::Killing(killer) => killer.next_moment(),
             Phase::Ending { until, .. } if !self.sources.iter().any(Source::owes) => Some(*until),
             Phase::Ending { .. } | Phase::Settling { .. } => None,
@@ -224,6 +229,26 @@ impl Running {
 
     pub(crate) fn is_timed_out(&self, now: Moment) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::Line { .. }) && now >= self.timeout
+    }
+
+    /// Whether the shell could open what it was to write to, and so ran the command.
+    pub(crate) fn has_run(&self) -> bool {
+        self.sources.iter().all(Source::was_opened)
+    }
+
+    /// Whether it is time to look at the shell; the next time is later.
+    pub(crate) fn is_look_due(&mut self, now: Moment) -> bool {
+        match &mut self.phase {
+            Phase::Line { look, .. } if *look <= now => {
+                *look = now.after(LOOK.max(now.since(self.started) / 4));
+                true
+            }
+            Phase::Waiting
+            | Phase::Line { .. }
+            | Phase::Killing(_)
+            | Phase::Ending { .. }
+            | Phase::Settling { .. } => false,
+        }
     }
 
     /// Reads and passes on what a source has. `false`: it is none of this command's.

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
@@ -147,6 +148,19 @@ impl Source {
             Err(_) => self.end(poller),
         }
         Vec::new()
+    }
+
+    /// Whether the shell has opened the other end at all: a redirection that fails keeps the command
+    /// from being run, and the shell goes on. A FIFO without a writer reads as ended, but hangs up
+    /// only when it has had one.
+    pub(crate) fn was_opened(&self) -> bool {
+        let wanted = PollFlags::IN;
+        let mut polled = [PollFd::new(&self.read, wanted)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.is_over
+            || self.stream == Stream::Pty
+            || rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
+            || rustix::io::read(&self.read, &mut [0]) == Err(Errno::AGAIN)
     }
 
     /// The command is over: what is there now has still to be read.

@@ -11,7 +11,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::CapabilitySet;
 
@@ -138,6 +138,23 @@ impl Proc {
         parse_stat(&self.read(&format!("{pid}/stat"))?)
     }
 
+    /// Whether a process is in a read(2) of the same file as `file`. The caller has the rights to ask.
+    pub(crate) fn reads_from(&self, pid: Pid, file: impl AsFd) -> bool {
+        let pid = pid.as_raw_pid();
+        let call = self.read(&format!("{pid}/syscall"));
+        let descriptor = call.as_deref().and_then(parse_read_call);
+        let theirs = descriptor.and_then(|number| {
+            let path = format!("{pid}/fd/{number}");
+            rustix::fs::statat(&self.dir, path, AtFlags::empty()).ok()
+        });
+        match (theirs, rustix::fs::fstat(file)) {
+            (Some(theirs), Ok(ours)) => {
+                (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+            }
+            _ => false,
+        }
+    }
+
     fn read(&self, path: &str) -> Option<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, path, flags, Mode::empty()).ok()?;
@@ -162,6 +179,13 @@ impl Proc {
 pub(crate) fn signal_by(rights: Rights, pidfd: impl AsFd, signal: Signal) {
     // ESRCH alone can come, and then there is nobody to signal.
     let _ = rights.with(CapabilitySet::KILL, || rustix::process::pidfd_send_signal(pidfd, signal));
+}
+
+/// The descriptor that is read, from `/proc/PID/syscall`: a number, then arguments in hexadecimal.
+fn parse_read_call(text: &[u8]) -> Option<u32> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    (words.next()?.parse() == Ok(libc::SYS_read)).then_some(())?;
+    u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
 }
 
 /// Reads `/proc/PID/stat`. The name in it may hold anything, so what counts stands after its last
@@ -252,6 +276,13 @@ mod test {
         let expected =
             Process { pid: 42, parent: 7, group: 8, session: 9, start: 555, dead: false };
         assert_eq!(parse_stat(line), Some(expected));
+    }
+
+    #[test]
+    fn calls_that_read() {
+        assert_eq!(parse_read_call(b"0 0xff 0x7ffd 0x1 0x0 0x0 0x0 0x7ffd 0x7f03\n"), Some(255));
+        assert_eq!(parse_read_call(b"61 0xff 0x0"), None);
+        assert_eq!(parse_read_call(b"running\n"), None);
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Session {
     /// What a shell has said before its end still counts. A FIFO that it never opened reads as ended.
     fn take_last_record(&mut self) {
         let phase = self.running.as_mut().map(|r| &mut r.phase);
-        if let Some(Phase::Line { step, status }) = phase
+        if let Some(Phase::Line { step, status, .. }) = phase
             && let Said::Record(record) = status.read()
         {
             let step = *step;
@@ -338,7 +338,7 @@ impl Session {
 
     fn on_status(&mut self) {
         let Some(running) = self.running.as_mut() else { return };
-        let Phase::Line { step, status } = &mut running.phase else { return };
+        let Phase::Line { step, status, .. } = &mut running.phase else { return };
         let step = *step;
         match status.read() {
             Said::NotYet => {}
@@ -355,6 +355,9 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         let outcome = match (step, record.code()) {
             (_, None) => return self.kill_running(How::Broken),
+            (Step::Command, Some(_)) if !running.has_run() => {
+                return self.kill_running(How::Broken);
+            }
             (Step::Command, Some(code)) => Outcome::exited(code),
             (Step::Env | Step::Cwd, Some(0)) => {
                 running.set_phase(&self.world, Phase::Waiting);
@@ -412,8 +415,22 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         if running.is_timed_out(now) {
             self.kill_running(How::Timeout);
+        } else if running.is_look_due(now) {
+            self.look_at_shell();
         } else if let (Phase::Killing(killer), Some(shell)) = (&mut running.phase, &self.shell) {
             killer.on_time(&self.world, shell, now);
+        }
+    }
+
+    /// A shell that waits for its next line without having ended this one never will.
+    fn look_at_shell(&mut self) {
+        let ids = self.setup.ids;
+        if self.shell.as_ref().is_some_and(|shell| shell.waits_for_script(&self.world, ids)) {
+            // What it said before it began to wait.
+            self.on_status();
+            if matches!(self.running.as_ref().map(|r| &r.phase), Some(Phase::Line { .. })) {
+                self.kill_running(How::Broken);
+            }
         }
     }
 

@@ -219,6 +219,16 @@ impl ShellProcess {
         Some(Tree { supervisor, shell })
     }
 
+    /// Whether the shell has taken all that it was given and waits for more. One that owes a status
+    /// then will never give it: its state forbids that (`ulimit -n 8`, `set -r`, `enable -n printf`).
+    pub(crate) fn waits_for_script(&self, world: &World, ids: Ids) -> bool {
+        let Some(main) = &self.main else { return false };
+        self.script.is_empty() && {
+            // init may not trace the payload, so it asks with the rights of the shell's user.
+            world.rights.act_as(ids, || world.proc.reads_from(main.pid, &self.script.write))
+        }
+    }
+
     pub(crate) fn signal(&self, world: &World, signal: Signal) {
         if let Some(main) = &self.main {
             signal_by(world.rights, &main.pidfd, signal);
@@ -355,6 +365,10 @@ impl ShellProcess {
 }
 
 impl Script {
+    fn is_empty(&self) -> bool {
+        self.pending.is_empty() && rustix::io::ioctl_fionread(&self.write) == Ok(0)
+    }
+
     fn write(&mut self, world: &World) {
         while !self.pending.is_empty() {
             match rustix::io::write(&self.write, &self.pending) {

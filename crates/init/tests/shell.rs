@@ -397,3 +397,60 @@ fn an_error_in_a_subshell_does_not_make_a_second_shell() {
         }
     });
 }
+
+/// X-05: what a command does to its shell's own state is gone or harmless in the next one.
+#[test]
+fn the_shell_survives_what_is_done_to_its_own_state() {
+    in_each_shell(|sandbox, kind| {
+        for cmd in [
+            "exec >/dev/null",
+            "exec 1>&-",
+            "exec 2>&- 0<&-",
+            "exec 5>/dev/null",
+            "PS1='$ '; PS2=; PS4=",
+            "IFS=0123456789; set -f",
+            "set -x",
+            "set +x; set -C",
+            "trap 'echo bye' EXIT",
+            "trap '' TERM INT CHLD",
+            "stty raw 2>/dev/null; printf '\\033c'",
+            "unset PWD HOME PATH",
+        ] {
+            sandbox.run(cmd);
+            let answer = sandbox.run("echo next; (exit 3)");
+            assert_eq!(answer.code(), 3, "{kind:?} {cmd}");
+            assert!(answer.out.contains("next\n"), "{kind:?} {cmd}: {}", answer.out);
+            assert!(!answer.end.shell_restarted, "{kind:?} {cmd}");
+        }
+    });
+}
+
+#[test]
+fn a_shell_that_can_not_answer_is_replaced_at_once() {
+    for kind in ALL {
+        let sandbox = &mut Sandbox::new(kind);
+        let cmds: &[&str] = match kind {
+            Kind::Bash => {
+                &["ulimit -n 3", "set -r", "enable -n printf", "enable -n eval", "set -n"]
+            }
+            Kind::Dash | Kind::Busybox => &["ulimit -n 3", "set -n"],
+        };
+        for cmd in cmds {
+            sandbox.run(cmd);
+            // This one may be lost, but that is said; the next one is not.
+            let lost = sandbox.run("echo lost");
+            lost.at_once();
+            let is_told = lost.end.how == How::Broken || lost.out == "lost\n";
+            assert!(is_told || lost.end.how == How::ShellExited, "{kind:?} {cmd}: {lost:?}");
+            sandbox.is_alive();
+        }
+    }
+}
+
+#[test]
+fn a_quiet_command_is_left_alone() {
+    in_each_shell(|sandbox, _| {
+        sandbox.run("sleep 1.2; echo done").is(0, "done\n");
+        sandbox.run("mkfifo f; (sleep 1.2; echo in > f) & read x < f; echo $x; rm f").is(0, "in\n");
+    });
+}
