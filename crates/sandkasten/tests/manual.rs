@@ -23,8 +23,8 @@ const COMMANDS: [&str; 14] = [
     "version",
 ];
 
-const HEAD: &str = "# Command line\n\nMade from the help texts by `SANDKASTEN_TEST_UPDATE=1 cargo \
-                    nextest run -p sandkasten --test manual`.\n";
+const HEAD: &str = "# Command line\n\nMade from the help texts by `SANDKASTEN_TEST_UPDATE=1 cargo test \
+                    -p sandkasten --test manual`.\n";
 
 fn manual() -> String {
     let mut text = HEAD.to_owned();
