@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
 use sandkasten_engine::Engine;
-use sandkasten_jail::doctor::State;
+use sandkasten_jail::doctor::{Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,13 +34,16 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     rustix::thread::set_name(c"sandkasten").ok();
     rustix::process::umask(Mode::from_raw_mode(0o077));
     raise_file_limit();
-    let launcher = Launcher::spawn().map_err(no_launcher)?;
+    let launcher = Launcher::spawn();
     let settings = read_settings()?;
+    let missing = missing_guarantees(&settings);
+    refuse_host(args, &missing)?;
+    let launcher = launcher.map_err(no_launcher)?;
     let data_dir = absolute(&settings.data_dir);
     instance::prepare(&data_dir)?;
     let claim = Claim::take(&data_dir)?;
     start_log(args, &data_dir)?;
-    check_host(args, &settings)?;
+    tell_missing(&missing);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.tried(|| "runtime".to_owned())?;
     runtime.block_on(serve(args, &settings, launcher, &claim))?;
@@ -88,23 +91,38 @@ fn open_log(data_dir: &Path) -> Result<File> {
     file.tried(|| path.display().to_string())
 }
 
-/// Refuses to serve on a host that lacks a required guarantee, unless told to.
-fn check_host(args: &Args, settings: &Settings) -> Result<()> {
-    let mut refused = Vec::new();
-    for one in doctor::of_host(settings) {
-        let State::Missing { why, fix } = one.state else { continue };
-        let allowed = args.allow_degraded.iter().any(|name| name == one.name);
-        if one.required && !allowed {
-            refused.push(format!("{} is missing: {why}; fix: {fix}", one.name));
-        } else {
-            tracing::warn!(guarantee = one.name, required = one.required, why, fix, "missing");
-        }
-    }
+fn missing_guarantees(settings: &Settings) -> Vec<Guarantee> {
+    doctor::of_host(settings).into_iter().filter(doctor::is_missing).collect()
+}
+
+/// Refuses a host that lacks a required guarantee, unless told not to.
+fn refuse_host(args: &Args, missing: &[Guarantee]) -> Result<()> {
+    let is_allowed = |one: &Guarantee| args.allow_degraded.iter().any(|name| name == one.name);
+    let refused: Vec<String> =
+        missing.iter().filter(|one| one.required && !is_allowed(one)).map(in_one_line).collect();
     if refused.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("this host lacks required guarantees\n  {}", refused.join("\n  ")))
+    let list = refused.join("\n  ");
+    Err(Failure::new(format!("this host lacks required guarantees\n  {list}"))
         .hint("`sandkasten doctor` shows them all; --allow-degraded=NAME starts without one"))
+}
+
+fn in_one_line(one: &Guarantee) -> String {
+    match &one.state {
+        State::Given => one.name.to_owned(),
+        State::Missing { why, fix } => format!("{}: {why}; fix: {fix}", one.name),
+    }
+}
+
+fn tell_missing(missing: &[Guarantee]) {
+    for one in missing {
+        if one.required {
+            tracing::warn!(guarantee = one.name, "started without: {}", in_one_line(one));
+        } else {
+            tracing::info!(guarantee = one.name, "not on this host: {}", in_one_line(one));
+        }
+    }
 }
 
 /// Serves until a signal says stop. Sessions live on.
