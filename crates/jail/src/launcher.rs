@@ -29,6 +29,10 @@ use crate::root::RootSettings;
 use crate::seccomp::SeccompProfile;
 use crate::wire::{self, LAYERS_MAX, Request, Told};
 
+/// Ids above 2^31 are refused by devpts before Linux 6.7.
+const UID_BASE_MAX: u32 = (1 << 31) - 65_536;
+const RANGE_TOO_HIGH: &str = "a range of user ids ends below 2147483648";
+
 /// Why a session's init could not be started. Nothing of it is left then but its cgroups.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -95,6 +99,9 @@ impl Launcher {
         if plan.layers.is_empty() || plan.layers.len() > LAYERS_MAX {
             return Err(LaunchError::BadPlan("an image has 1 to 240 layers"));
         }
+        if plan.uid_base > UID_BASE_MAX {
+            return Err(LaunchError::BadPlan(RANGE_TOO_HIGH));
+        }
         fault::point("launch: clone")?;
         let (ours, theirs) = wire::pair()?;
         let mut fds = vec![
@@ -131,8 +138,10 @@ impl Launcher {
     /// # Errors
     /// [`LaunchError::Step`] where the kernel or its limits refuse one.
     pub fn user_namespace(&self, base: u32) -> Result<OwnedFd, LaunchError> {
-        let owner =
-            base.checked_add(65_535).ok_or(LaunchError::BadPlan("the range is too high"))?;
+        if base > UID_BASE_MAX {
+            return Err(LaunchError::BadPlan(RANGE_TOO_HIGH));
+        }
+        let owner = base + 65_535;
         fault::point("user namespace")?;
         let (ours, theirs) = wire::pair()?;
         let child = self.clone_child(Request::UserNamespace { owner }, &[theirs.as_fd()])?;

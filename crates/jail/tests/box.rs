@@ -330,7 +330,7 @@ fn rlimits_and_the_rest_are_not_inherited() {
 fn memory_beyond_the_limit_kills_in_the_box_alone() {
     in_box_with(&as_root(), |_, session| {
         let before = session.cgroup.events();
-        session.run("head -c 200m /dev/zero | tr '\\0' x | sort | wc -l");
+        session.run("dd if=/dev/zero of=/dev/null bs=150M count=1");
         let after = session.cgroup.events();
         assert!(after.oom_kills > before.oom_kills, "{after:?}");
         assert_eq!(after.host_oom_kills, 0, "{after:?}");

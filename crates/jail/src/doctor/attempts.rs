@@ -18,7 +18,7 @@ use crate::step::{Step, StepError, broken};
 use crate::{memfd as files, mountinfo, root, sys, tree};
 
 /// Far above every range that is given to sessions.
-pub(super) const UID_BASE: u32 = 4_200_000_000;
+pub(super) const UID_BASE: u32 = 2_140_000_000;
 
 /// What the launcher and the daemon use.
 const NEEDED: CapabilitySet = CapabilitySet::CHOWN
