@@ -29,7 +29,7 @@ impl BootTime {
     }
 
     /// How long it is until then; nothing where it is over.
-    pub(crate) fn from_now(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         let ms = self.0.saturating_sub(Self::now().0);
         Duration::from_millis(u64::try_from(ms).unwrap_or(0))
     }

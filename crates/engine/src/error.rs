@@ -7,6 +7,7 @@ use sandkasten_types::session::Status;
 use sandkasten_types::{ExecId, ImageName, SessionId, WorkspaceId};
 
 /// Why an engine call failed.
+#[expect(clippy::error_impl_error, reason = "callers write `engine::Error`")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request itself is wrong; nothing ran.

@@ -138,10 +138,7 @@ impl Inside {
 /// A quota and a limit on file sizes are a want of space as well.
 fn no_space(error: std::io::Error) -> std::io::Error {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    match error.kind() {
-        QuotaExceeded | FileTooLarge => StorageFull.into(),
-        _ => error,
-    }
+    if matches!(error.kind(), QuotaExceeded | FileTooLarge) { StorageFull.into() } else { error }
 }
 
 impl SessionFile {
@@ -272,19 +269,17 @@ async fn ask(commands: &mpsc::UnboundedSender<Command>, op: FileOp) -> FileReply
 
 /// A session whose task has gone has ended, unless the daemon stops.
 fn session_gone(session: &Handle, error: Error) -> Error {
-    match error {
-        Error::Draining => session.ended().unwrap_or(Error::Draining),
-        error => error,
-    }
+    if matches!(error, Error::Draining) { session.ended().unwrap_or(error) } else { error }
 }
 
 fn check_regular(file: &File, path: &str) -> Result<(), Error> {
     let stat = fstat(file).map_err(|error| Error::internal("a file of a session", error))?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(()),
-        FileType::Directory => fault(path, FileFault::IsADirectory),
-        _ => fault(path, FileFault::NotAFile),
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::RegularFile {
+        return Ok(());
     }
+    let is_dir = kind == FileType::Directory;
+    fault(path, if is_dir { FileFault::IsADirectory } else { FileFault::NotAFile })
 }
 
 fn fault<T>(path: &str, fault: FileFault) -> Result<T, Error> {

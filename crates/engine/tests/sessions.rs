@@ -49,7 +49,10 @@ fn busybox_and_root_work_too() {
         let session = lab.create_with(request).await.unwrap();
         assert_eq!(session.shell, Some(sandkasten_types::session::Shell::Sh));
         assert_eq!(session.env_keys, ["A"]);
-        assert_eq!(lab.output(&session.id, "id -u; echo $A $USER").await, "0\nit's root\n");
+        assert_eq!(
+            lab.output(&session.id, "id -u; echo $A $USER $SHELL").await,
+            "0\nit's root /bin/sh\n"
+        );
         lab
     });
 }
@@ -157,7 +160,7 @@ fn a_delete_in_mid_command_tells_everybody() {
             lab.engine.delete_session(&session.id),
             lab.engine.delete_session(&session.id)
         );
-        (one.unwrap(), two.unwrap());
+        one.and(two).unwrap();
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         let Some(ExecEvent::Failed { error: Error::Ended(ended), seq: 2 }) = streamed.next().await
         else {

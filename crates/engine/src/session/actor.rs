@@ -471,10 +471,7 @@ impl Actor {
             duration_ms: end.duration_ms,
             timed_out: end.how == How::Timeout,
             exit_reason,
-            signal: match end.how {
-                How::ShellSignaled(signal) => Some(signal),
-                _ => None,
-            },
+            signal: if let How::ShellSignaled(signal) = end.how { Some(signal) } else { None },
             shell_restarted: end.shell_restarted,
             truncated: end.dropped_bytes > 0,
             output_bytes: end.output_bytes,
@@ -488,7 +485,7 @@ impl Actor {
 
     fn next_wake(&self) -> Option<Instant> {
         let deadline = self.view.borrow().lease.deadline;
-        let expiry = deadline.map(|at| Instant::now() + at.from_now());
+        let expiry = deadline.map(|at| Instant::now() + at.remaining());
         let end_by = self.running.as_ref().and_then(|running| running.end_by);
         [expiry, end_by, self.persist_due, self.files.next_deadline()].into_iter().flatten().min()
     }
@@ -582,7 +579,8 @@ impl Actor {
     /// The daemon stops. init notices that its connection is gone and goes on by itself.
     fn detach(mut self) {
         self.persist_lease();
-        for job in self.take_jobs() {
+        let running = self.running.take().and_then(|running| running.job);
+        for job in running.into_iter().chain(self.queue.drain(..)) {
             job.pipe.end(Outcome::Failed(Error::Draining));
         }
         self.files.refuse_all(|| Error::Draining);
@@ -691,11 +689,6 @@ impl Actor {
             | Command::End { .. }
             | Command::Detach => {}
         }
-    }
-
-    fn take_jobs(&mut self) -> Vec<Box<Job>> {
-        let running = self.running.take().and_then(|running| running.job);
-        running.into_iter().chain(self.queue.drain(..)).collect()
     }
 }
 

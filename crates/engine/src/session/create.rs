@@ -300,9 +300,8 @@ impl Things {
             .map_err(|error| Error::internal("folders of a session", error))?;
         point("engine: plan")?;
         let scratch = dirs.scratch.try_clone().map_err(internal)?;
-        let config = init_config(host, handle, nonce);
-        let plan =
-            plan(host, handle, Ingredients { dirs, cgroup: &cgroup, range: &range, config })?;
+        let with = Ingredients { dirs, cgroup: &cgroup, range: &range, nonce };
+        let plan = plan(host, handle, with)?;
         let (uid_base, namespace) = (range.base, range.namespace);
         Ok(Self { uid_base, namespace, plan, scratch })
     }
@@ -312,7 +311,7 @@ struct Ingredients<'a> {
     dirs: SessionDirs,
     cgroup: &'a Cgroup,
     range: &'a crate::uids::Range,
-    config: protocol::Config,
+    nonce: [u8; 16],
 }
 
 fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Error> {
@@ -322,11 +321,13 @@ fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Err
         Some(id) => host.workspaces.open_dir(id).map_err(internal)?,
         None => with.dirs.workspace,
     };
-    let config = postcard::to_stdvec(&with.config)
+    let image = image_layers(host, spec)?;
+    let shell = environment::shell_path(spec, &image);
+    let config = postcard::to_stdvec(&init_config(host, handle, with.nonce, shell))
         .map_err(|error| Error::internal("configuration of init", error))?;
     Ok(Plan {
         name: id.to_string(),
-        layers: layers(host, spec, namespace)?,
+        layers: shifted(&image, namespace)?,
         scratch: tree::clone_tree(with.dirs.scratch.as_fd()).map_err(internal)?,
         workspace: tree::idmapped_clone(workspace.as_fd(), namespace).map_err(internal)?,
         readonly_rootfs: spec.readonly_rootfs,
@@ -342,7 +343,7 @@ fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Err
     })
 }
 
-fn layers(host: &Host, spec: &Spec, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Error> {
+fn image_layers(host: &Host, spec: &Spec) -> Result<Vec<OwnedFd>, Error> {
     // The layers as they were when the request was checked; the name may stand for others by now.
     let image = Image {
         name: spec.image.clone(),
@@ -351,18 +352,21 @@ fn layers(host: &Host, spec: &Spec, namespace: BorrowedFd<'_>) -> Result<Vec<Own
         size_bytes: 0,
         created_at: clock::now(),
     };
-    let dirs = host.images.open_layers(&image).map_err(internal)?;
+    host.images.open_layers(&image).map_err(internal)
+}
+
+fn shifted(dirs: &[OwnedFd], namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Error> {
     let shifted = |dir: &OwnedFd| tree::idmapped_clone(dir.as_fd(), namespace);
     dirs.iter().map(shifted).collect::<Result<_, _>>().map_err(internal)
 }
 
-fn init_config(host: &Host, handle: &Handle, nonce: [u8; 16]) -> protocol::Config {
+fn init_config(host: &Host, handle: &Handle, nonce: [u8; 16], shell: &str) -> protocol::Config {
     let spec = &handle.spec;
     protocol::Config {
         version: protocol::VERSION,
         nonce,
         user: spec.protocol_user(),
-        env: environment::of(spec, &handle.id),
+        env: environment::of(spec, &handle.id, shell),
         cwd: spec.cwd.clone().into_bytes(),
         shell: spec.shell_preference(),
         payload_filter: payload_filter(host.config.seccomp),

@@ -1,5 +1,10 @@
 //! The environment that every command of a session begins with.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use sandkasten_jail::path::Beneath;
 use sandkasten_types::SessionId;
 
 use super::spec::{BoxUser, Spec};
@@ -8,15 +13,25 @@ use crate::config::ShellPreference;
 /// What a box without a say in it gets.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The path of the shell in an image: bash where it is preferred and there.
+pub(super) fn shell_path(spec: &Spec, layers: &[OwnedFd]) -> &'static str {
+    let has_bash = |layer: &OwnedFd| {
+        let Ok(layer) = layer.try_clone() else { return false };
+        let layer = Beneath::from_fd(layer);
+        let exists = |path: &str| {
+            layer.open_file_in_root(Path::new(path), OFlags::PATH, Mode::empty()).is_ok()
+        };
+        exists("bin/bash") || exists("usr/bin/bash")
+    };
+    let prefers_bash = spec.shell == ShellPreference::Bash;
+    if prefers_bash && layers.iter().any(has_bash) { "/bin/bash" } else { "/bin/sh" }
+}
+
 /// Ours first, then the image's, then the request's; a later one of a name wins, in its first place.
-pub(super) fn of(spec: &Spec, id: &SessionId) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(super) fn of(spec: &Spec, id: &SessionId, shell: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (user, home) = match spec.user {
         BoxUser::Sandbox => ("sandbox", "/home/sandbox"),
         BoxUser::Root => ("root", "/root"),
-    };
-    let shell = match spec.shell {
-        ShellPreference::Bash => "/bin/bash",
-        ShellPreference::Sh => "/bin/sh",
     };
     let ours = [
         ("PATH", PATH),
@@ -60,7 +75,7 @@ mod test {
         spec.image_env = vec![("PATH".into(), "/image".into()), ("X".into(), "image".into())];
         spec.env = vec![("X".into(), "request".into()), ("TERM".into(), "xterm".into())];
         let id = "abc".parse().unwrap();
-        let env = of(&spec, &id);
+        let env = of(&spec, &id, "/bin/sh");
         let get = |name: &str| {
             let found: Vec<_> = env.iter().filter(|(n, _)| n == name.as_bytes()).collect();
             assert_eq!(found.len(), 1, "{name}");

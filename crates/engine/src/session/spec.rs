@@ -79,7 +79,6 @@ impl Spec {
 
 #[cfg(test)]
 impl Spec {
-    #[expect(clippy::unwrap_used, reason = "the name is a literal")]
     pub(crate) fn for_tests() -> Self {
         Self {
             image: "base".parse().unwrap(),

@@ -1,5 +1,7 @@
 //! An engine of its own for each test: data directory, launcher, groups, an image of busybox and bash.
 
+#![allow(dead_code, reason = "each of the test programs uses a part of it")]
+
 use std::fs;
 use std::future::Future;
 use std::io::Cursor;
