@@ -14,6 +14,9 @@ use crate::error::{ApiError, whole_answer};
 
 /// How long a refused connection is held so that its client sees the answer and not a reset.
 const REFUSED: Duration = Duration::from_secs(1);
+/// Connections that may wait to be accepted; the kernel's own limit is 4096. With the usual 128 a burst
+/// overflows it, and who does not fit tries again only after a second.
+const BACKLOG: i32 = 4096;
 /// How long to leave the listener alone when the host is out of descriptors or memory. There is no
 /// event that says there are some again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -28,6 +31,7 @@ struct Places {
 /// Serves until `edge.draining` is cancelled, then for as long as requests run, [`DRAIN_SECONDS`] at
 /// most.
 pub(crate) async fn run(listener: TcpListener, edge: Arc<Edge>) -> io::Result<()> {
+    rustix::net::listen(&listener, BACKLOG)?;
     let places = Places {
         served: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         refused: Arc::new(Semaphore::new(CONNECTIONS_REFUSED_MAX)),
