@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{FileType, fstat};
 use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
-use sandkasten_types::limits::READ_BYTES_MAX;
+use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -180,6 +180,7 @@ pub(crate) async fn create_in_session(
     durability: Durability,
 ) -> Result<FileWriter, Error> {
     let CreateFile { path: asked, user, mode, parents } = request;
+    check_path(&asked)?;
     let op = FileOp::Create { path: asked.clone().into_bytes(), user, mode, parents };
     let reply = ask(&session.commands, op).await;
     let reply = reply.map_err(|error| session_gone(session, error))?;
@@ -201,6 +202,7 @@ pub(crate) async fn read_in_session(
     user: FileUser,
     max_bytes: u64,
 ) -> Result<FileRead, Error> {
+    check_path(path)?;
     let op = FileOp::Read { path: path.as_bytes().to_vec(), user };
     let reply = ask(&session.commands, op).await;
     let reply = reply.map_err(|error| session_gone(session, error))?;
@@ -272,6 +274,27 @@ fn session_gone(session: &Handle, error: Error) -> Error {
     if matches!(error, Error::Draining) { session.ended().unwrap_or(error) } else { error }
 }
 
+/// What no path in a session can be, said before init is asked. The kernel has the last word.
+fn check_path(path: &str) -> Result<(), Error> {
+    let invalid = |why: String| {
+        let path = path.chars().take(80).collect();
+        Err(Error::File { path, fault: FileFault::InvalidPath(why) })
+    };
+    if path.is_empty() {
+        return invalid("it is empty".into());
+    }
+    if path.contains('\0') {
+        return invalid("it has a NUL".into());
+    }
+    if path.len() > PATH_BYTES_MAX {
+        return invalid(format!("it is {} bytes; the limit is {PATH_BYTES_MAX}", path.len()));
+    }
+    match path.split('/').map(str::len).find(|bytes| *bytes > NAME_BYTES_MAX) {
+        Some(bytes) => invalid(format!("a name is {bytes} bytes; the limit is {NAME_BYTES_MAX}")),
+        None => Ok(()),
+    }
+}
+
 fn check_regular(file: &File, path: &str) -> Result<(), Error> {
     let stat = fstat(file).map_err(|error| Error::internal("a file of a session", error))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
@@ -302,6 +325,18 @@ fn read(descriptor: OwnedFd, path: &str, max_bytes: u64) -> Result<FileRead, Err
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn paths_that_can_be_none_are_refused() {
+        let long = "a/".repeat(2049);
+        for bad in ["", "a\0b", &long, &"n".repeat(256)] {
+            let error = check_path(bad).unwrap_err();
+            assert!(matches!(error, Error::File { fault: FileFault::InvalidPath(_), .. }));
+        }
+        for good in ["a", "/", "../x", &"n".repeat(255), &"a/".repeat(2000)] {
+            check_path(good).unwrap();
+        }
+    }
 
     #[test]
     fn a_read_is_cut_at_its_cap_and_says_so() {

@@ -416,12 +416,18 @@ async fn reconcile_again(host: Arc<Host>, stopping: CancellationToken) {
 
 async fn empty_trash(host: Arc<Host>, stopping: CancellationToken) {
     while stopping.run_until_cancelled(host.trash_filled.notified()).await.is_some() {
-        let with = Arc::clone(&host);
-        match tokio::task::spawn_blocking(move || with.dirs.empty_trash()).await {
-            Ok(Ok(())) => {}
-            // Recovery fills the trash's bell again.
-            Ok(Err(error)) => tracing::error!(%error, "trash_not_emptied"),
-            Err(error) => tracing::error!(%error, "blocking_task_failed"),
-        }
+        empty_trash_now(&host).await;
+    }
+    // What was deleted just before the stop. A stop does not wait for ever for it.
+    empty_trash_now(&host).await;
+}
+
+async fn empty_trash_now(host: &Arc<Host>) {
+    let with = Arc::clone(host);
+    match tokio::task::spawn_blocking(move || with.dirs.empty_trash()).await {
+        Ok(Ok(())) => {}
+        // Recovery rings again.
+        Ok(Err(error)) => tracing::error!(%error, "trash_not_emptied"),
+        Err(error) => tracing::error!(%error, "blocking_task_failed"),
     }
 }

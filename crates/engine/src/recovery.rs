@@ -18,17 +18,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sandkasten_protocol::Hello;
 use sandkasten_types::session::Status;
 use sandkasten_types::{SessionId, Timestamp, limits};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::db::{Identity, Row};
 use crate::descriptor::watched;
 use crate::error::Error;
 use crate::host::Host;
-use crate::session::{Actor, Cause, Handle, Link, Parts, View, release};
+use crate::session::{Actor, Cause, DEATH_GRACE, Handle, Link, Parts, View, release};
 
 /// How often rows and host are compared.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
@@ -123,17 +126,21 @@ async fn finish(host: &Arc<Host>, row: Row, cause: Cause) {
 }
 
 async fn attach_or_finish(host: &Arc<Host>, row: Row) {
-    let Some(pidfd) = row.init.and_then(init_of) else {
+    let pidfd = row.init.and_then(init_of);
+    let Some(Ok(pidfd)) = pidfd.map(|pidfd| watched(pidfd, Interest::READABLE)) else {
         return finish(host, row, Cause::crashed("init died")).await;
     };
-    let id = row.id.clone();
-    match attach(host, &row, pidfd).await {
-        Ok(()) => tracing::info!(session = %id, "session_attached_again"),
+    let (link, hello) = match connect(host, &row, &pidfd).await {
+        Ok(attached) => attached,
         Err(error) => {
-            tracing::error!(session = %id, %error, "session_not_attached");
-            finish(host, row, Cause::crashed("init does not answer")).await;
+            tracing::error!(session = %row.id, %error, "session_not_attached");
+            let died = timeout(DEATH_GRACE, pidfd.readable()).await.is_ok();
+            let reason = if died { "init died" } else { "init does not answer" };
+            return finish(host, row, Cause::crashed(reason)).await;
         }
-    }
+    };
+    tracing::info!(session = %row.id, "session_attached_again");
+    take_over(host, row, Attached { pidfd, link, hello });
 }
 
 /// The process of a row, if it is still that one. The descriptor is taken before the start time is
@@ -148,24 +155,39 @@ fn init_of(init: Identity) -> Option<OwnedFd> {
     (start_time == init.start_time).then_some(pidfd)
 }
 
-async fn attach(host: &Arc<Host>, row: &Row, pidfd: OwnedFd) -> Result<(), Error> {
+async fn connect(
+    host: &Arc<Host>,
+    row: &Row,
+    pidfd: &AsyncFd<OwnedFd>,
+) -> Result<(Link, Hello), Error> {
     let dir = things(host, row).await?;
-    let pidfd = watched(pidfd, Interest::READABLE)
-        .map_err(|error| Error::internal("watching init", error))?;
-    let (link, hello) = Link::attach(&dir, row.nonce).await?;
+    tokio::select! {
+        attached = Link::attach(&dir, row.nonce) => Ok(attached?),
+        _ = pidfd.readable() => Err(Error::Internal("init died".into())),
+    }
+}
+
+/// A living session's ends.
+struct Attached {
+    pidfd: AsyncFd<OwnedFd>,
+    link: Link,
+    hello: Hello,
+}
+
+/// Gives a living session a task.
+fn take_over(host: &Arc<Host>, row: Row, attached: Attached) {
+    let Attached { pidfd, link, hello } = attached;
     let (commands, inbox) = mpsc::unbounded_channel();
     let mut shown = View::new(&row.spec, row.lease);
-    shown.cwd.clone_from(&row.cwd);
+    shown.cwd = row.cwd;
     let (publish, view) = watch::channel(shown);
-    let handle = Arc::new(Handle {
-        id: row.id.clone(),
-        spec: row.spec.clone(),
-        created_at: row.created_at,
-        commands,
-        view,
-    });
+    let (id, spec, created_at) = (row.id, row.spec, row.created_at);
+    let handle = Arc::new(Handle { id, spec, created_at, commands, view });
     // What lives is never refused for a quota.
-    host.live.add(&handle, usize::MAX)?;
+    if let Err(error) = host.live.add(&handle, usize::MAX) {
+        tracing::error!(session = %handle.id, %error, "session_not_attached");
+        return;
+    }
     Actor::spawn(Parts {
         host: Arc::clone(host),
         handle,
@@ -176,7 +198,6 @@ async fn attach(host: &Arc<Host>, row: &Row, pidfd: OwnedFd) -> Result<(), Error
         pidfd,
         namespace: None,
     });
-    Ok(())
 }
 
 /// The folder of a session that has all it should have on the host.

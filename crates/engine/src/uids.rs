@@ -2,12 +2,14 @@
 //!
 //! A claim is a directory `/run/sandkasten/uids/<n>` that says whose it is. It is made whole and
 //! then renamed into its place, so that the kernel decides who was first. A claim is made after its
-//! session's cgroup and goes before it: one whose cgroup is gone is free. A reboot clears all.
+//! session's cgroup and goes before it. What a daemon that died left is given back by the next one of
+//! its data directory; nobody else can tell whether such a session lives. A reboot clears all.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -60,7 +62,8 @@ pub(crate) enum ClaimError {
 impl Uids {
     pub(crate) fn open(run_dir: &Path, tag: &str, data_dir: &Path) -> io::Result<Self> {
         let dir = run_dir.join("uids");
-        fs::create_dir_all(&dir)?;
+        // No other user needs to know what runs here.
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let given_away = ["/etc/subuid", "/etc/subgid"]
             .iter()
             .flat_map(|file| given_away(&fs::read_to_string(file).unwrap_or_default()))

@@ -319,6 +319,43 @@ fn init_that_dies_takes_its_session_with_it() {
 }
 
 #[test]
+fn what_will_not_die_is_deleted_all_the_same() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let stubborn = "trap '' TERM INT HUP; sh -c 'trap \"\" TERM; sleep 600' & setsid sleep 601 & \
+                        sleep 602 & kill -STOP $!; exec 9>held";
+        lab.output(&session.id, stubborn).await;
+        // A frozen group runs nothing, not even a signal's effect.
+        lab.freeze(&session.id);
+        let request = ExecRequest { cmd: "echo never".into(), ..ExecRequest::default() };
+        let waiting = lab.engine.exec(&session.id, request).await.unwrap();
+        let began = Instant::now();
+        lab.engine.delete_session(&session.id).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        let Err(Error::Ended(ended)) = waiting.finish().await else { panic!() };
+        assert_eq!(ended.status, Status::Destroyed);
+        assert_eq!(lab.left(), Vec::<std::path::PathBuf>::new());
+        lab
+    });
+}
+
+#[test]
+fn a_path_of_any_length_costs_no_session() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let place = || Place::Session(session.id.clone());
+        for path in ["x".repeat(10_000_000), "x/".repeat(3000), "a\0b".into(), String::new()] {
+            let error = lab.write(place(), &path, b"").await.unwrap_err();
+            assert!(matches!(error, Error::File { .. }), "{error}");
+            let error = lab.read(place(), &path).await.unwrap_err();
+            assert!(matches!(error, Error::File { .. }), "{error}");
+        }
+        assert_eq!(lab.output(&session.id, "echo on").await, "on\n");
+        lab
+    });
+}
+
+#[test]
 fn an_exec_id_never_runs_twice() {
     lab(async |lab| {
         let session = lab.create().await;

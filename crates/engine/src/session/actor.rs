@@ -21,7 +21,6 @@ use sandkasten_protocol::{
     DATA_BYTES_MAX, End, FileOp, FromInit, Hello, How, Stream, ToInit, WINDOW_BYTES,
 };
 use sandkasten_types::ExecId;
-use sandkasten_types::exec::{ExecEnd, ExitReason};
 use sandkasten_types::limits::EXEC_QUEUE_MAX;
 use sandkasten_types::session::Shell;
 use tokio::io::unix::AsyncFd;
@@ -31,9 +30,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::files::{FileReply, Files};
 use super::job::Job;
 use super::link::{Incoming, Link, LinkFault};
+use super::outcome::text;
 use super::pipe::Outcome;
 use super::state::{Cause, Effect, Event, State, next};
-use super::{Handle, View, ended, lease, release};
+use super::{Handle, View, ended, lease, outcome, release};
 use crate::error::{Ended, Error};
 use crate::host::Host;
 
@@ -42,7 +42,7 @@ const END_GRACE: Duration = Duration::from_secs(10);
 /// A lease is written down at most this often.
 const PERSIST_EVERY: Duration = Duration::from_secs(1);
 /// init's death may show on its connection before it shows on its pidfd.
-const DEATH_GRACE: Duration = Duration::from_millis(500);
+pub(crate) const DEATH_GRACE: Duration = Duration::from_millis(500);
 /// Exec ids chosen by clients that are remembered.
 const CHOSEN_IDS_MAX: usize = 4096;
 
@@ -280,7 +280,7 @@ impl Actor {
             return Err(ended(&self.handle.id, cause));
         }
         if self.view.borrow().shell.is_none() {
-            return Err(no_shell());
+            return Err(outcome::no_shell());
         }
         if self.queue.len() >= EXEC_QUEUE_MAX {
             let text = format!("{EXEC_QUEUE_MAX} commands of the session wait already");
@@ -424,7 +424,9 @@ impl Actor {
         };
         let cwd = text(&end.cwd);
         if let Some(job) = &running.job {
-            job.pipe.end(self.outcome(job, running.before, end));
+            let rise = outcome::Rise::between(running.before, self.events());
+            let memory_limit = self.handle.spec.memory_bytes();
+            job.pipe.end(outcome::of(job, end, rise, memory_limit));
         }
         self.host.counters.exec_finished();
         self.view.send_modify(|view| {
@@ -434,51 +436,6 @@ impl Actor {
             }
         });
         self.start_next()
-    }
-
-    fn outcome(&self, job: &Job, before: Events, end: &End) -> Outcome {
-        let cwd = || job.cwd.clone().unwrap_or_default();
-        match end.how {
-            How::BadCwd => Outcome::Failed(Error::InvalidRequest(format!(
-                "`cwd` can't be entered: `{}`",
-                cwd().escape_debug()
-            ))),
-            How::ReadOnlyEnv => Outcome::Failed(Error::InvalidRequest(
-                "`env` names a variable that is read-only in the shell".into(),
-            )),
-            How::NoShell => Outcome::Failed(no_shell()),
-            How::Broken => Outcome::Failed(Error::Internal(
-                "the shell gave no status: what the command did is not known".into(),
-            )),
-            How::Exited
-            | How::ShellExited
-            | How::ShellSignaled(_)
-            | How::Timeout
-            | How::Cancelled => Outcome::Done(self.exec_end(job, before, end)),
-        }
-    }
-
-    fn exec_end(&self, job: &Job, before: Events, end: &End) -> ExecEnd {
-        let now = self.events();
-        let oom_kills = now.oom_kills.saturating_sub(before.oom_kills);
-        let fork_fails = now.fork_fails.saturating_sub(before.fork_fails);
-        let exit_reason = exit_reason(end, oom_kills, fork_fails);
-        let oom = exit_reason == ExitReason::Oom;
-        ExecEnd {
-            exec_id: job.id.clone(),
-            exit_code: end.exit_code,
-            cwd: text(&end.cwd),
-            duration_ms: end.duration_ms,
-            timed_out: end.how == How::Timeout,
-            exit_reason,
-            signal: if let How::ShellSignaled(signal) = end.how { Some(signal) } else { None },
-            shell_restarted: end.shell_restarted,
-            truncated: end.dropped_bytes > 0,
-            output_bytes: end.output_bytes,
-            oom_kills,
-            fork_fails,
-            memory_limit: oom.then(|| self.handle.spec.memory_bytes()),
-        }
     }
 
     // ---- time
@@ -692,74 +649,9 @@ impl Actor {
     }
 }
 
-fn no_shell() -> Error {
-    Error::InvalidRequest(
-        "the image has no shell; start programs with POST /v1/sessions/{id}/processes".into(),
-    )
-}
-
-/// The rule of the API: what the group's counters say counts only where the way it ended fits.
-fn exit_reason(end: &End, oom_kills: u64, fork_fails: u64) -> ExitReason {
-    const SIGKILL: i32 = 9;
-    let killed = end.exit_code == 128 + SIGKILL || end.how == How::ShellSignaled(SIGKILL);
-    match end.how {
-        How::Timeout => ExitReason::Timeout,
-        How::Cancelled => ExitReason::Cancelled,
-        _ if oom_kills > 0 && killed => ExitReason::Oom,
-        How::ShellSignaled(_) => ExitReason::Signaled,
-        _ if fork_fails > 0 && end.exit_code != 0 => ExitReason::Pids,
-        How::ShellExited => ExitReason::ShellExited,
-        How::Exited | How::BadCwd | How::ReadOnlyEnv | How::Broken | How::NoShell => {
-            ExitReason::Exited
-        }
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 pub(super) fn shell(shell: sandkasten_protocol::Shell) -> Shell {
     match shell {
         sandkasten_protocol::Shell::Bash => Shell::Bash,
         sandkasten_protocol::Shell::Sh => Shell::Sh,
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    fn end(how: How, exit_code: i32) -> End {
-        End {
-            how,
-            exit_code,
-            cwd: b"/".to_vec(),
-            duration_ms: 1,
-            shell_restarted: false,
-            output_bytes: 0,
-            dropped_bytes: 0,
-        }
-    }
-
-    #[test]
-    fn counters_explain_only_ends_that_fit() {
-        for (how, code, oom_kills, fork_fails, want) in [
-            (How::Exited, 0, 0, 0, ExitReason::Exited),
-            (How::Exited, 137, 1, 0, ExitReason::Oom),
-            // A child was killed and the command went on.
-            (How::Exited, 0, 1, 0, ExitReason::Exited),
-            (How::Exited, 137, 0, 0, ExitReason::Exited),
-            (How::ShellSignaled(9), 137, 1, 0, ExitReason::Oom),
-            (How::ShellSignaled(15), 143, 0, 0, ExitReason::Signaled),
-            (How::Exited, 254, 0, 3, ExitReason::Pids),
-            (How::Exited, 0, 0, 3, ExitReason::Exited),
-            (How::ShellExited, 3, 0, 0, ExitReason::ShellExited),
-            (How::Timeout, 124, 1, 1, ExitReason::Timeout),
-            (How::Cancelled, 130, 0, 1, ExitReason::Cancelled),
-        ] {
-            let found = exit_reason(&end(how, code), oom_kills, fork_fails);
-            assert_eq!(found, want, "{how:?} {code} {oom_kills} {fork_fails}");
-        }
     }
 }

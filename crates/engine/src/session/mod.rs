@@ -17,6 +17,7 @@ mod files;
 mod job;
 mod lease;
 mod link;
+mod outcome;
 mod pipe;
 mod release;
 mod request;
@@ -27,7 +28,7 @@ use sandkasten_types::session::{AcquireSource, Limits, Network, Session, Shell, 
 use sandkasten_types::{SessionId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
-pub(crate) use actor::{Actor, Command, Parts};
+pub(crate) use actor::{Actor, Command, DEATH_GRACE, Parts};
 pub(crate) use create::create;
 pub(crate) use files::FileReply;
 pub(crate) use job::check as check_exec;

@@ -269,6 +269,11 @@ impl Lab {
         Ok(file.bytes)
     }
 
+    /// Freezes all processes of a session.
+    pub(crate) fn freeze(&self, id: &SessionId) {
+        fs::write(find_group(id).join("cgroup.freeze"), "1").unwrap();
+    }
+
     /// The host pid of a session's init.
     pub(crate) fn init_pid(&self, id: &SessionId) -> rustix::process::Pid {
         let procs = find_group(id).join("cgroup.procs");
