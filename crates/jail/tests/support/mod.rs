@@ -94,7 +94,12 @@ impl Host {
             cgroup.remove().expect("nothing is left of a launch that failed");
         }
         let (started, socket) = started?;
-        Ok(Session { started, cgroup, link: Link::new(&socket), next_exec: 1 })
+        Ok(Self::attach(started, cgroup, &socket))
+    }
+
+    /// Connects to the init of a box.
+    pub(crate) fn attach(started: Started, cgroup: Cgroup, socket: &Path) -> Session {
+        Session { started, cgroup, link: Link::new(socket), next_exec: 1 }
     }
 
     fn launch(
@@ -103,6 +108,17 @@ impl Host {
         options: &Options,
         cgroup: &Cgroup,
     ) -> Result<(Started, PathBuf), LaunchError> {
+        let (plan, socket) = self.plan(name, options, cgroup)?;
+        Ok((self.launcher.launch(plan)?, socket))
+    }
+
+    /// Files and descriptors of a box, and its control socket.
+    pub(crate) fn plan(
+        &self,
+        name: &str,
+        options: &Options,
+        cgroup: &Cgroup,
+    ) -> Result<(Plan, PathBuf), LaunchError> {
         let base = options.uid_base;
         let namespace = self.launcher.user_namespace(base)?;
         let dir = self.folder.0.join(name);
@@ -142,7 +158,7 @@ impl Host {
             config: memfd::sealed("config", &config(options))?,
             spool: OwnedFd::from(fs::File::open(dir.join("spool"))?),
         };
-        Ok((self.launcher.launch(plan)?, socket))
+        Ok((plan, socket))
     }
 
     /// Ends a session and waits until nothing of it is left.
