@@ -12,21 +12,24 @@
 mod files;
 mod host;
 mod limits;
+mod starter;
 mod trial;
 mod trial_child;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault;
 use files::{keyed, number, open_dir, open_for_writing, read, write};
 use host::Host;
 use limits::Level;
+pub use starter::Starter;
 pub(crate) use trial::{Trial, trials};
 
 /// How long [`Cgroup::remove`] waits for processes that are being killed.
@@ -71,6 +74,8 @@ pub struct CgroupFds {
     pub v2: OwnedFd,
     /// `cgroup.procs` of each v1 group, open for writing.
     pub v1_procs: Vec<OwnedFd>,
+    /// A process that is in the v1 groups already, whose clones are too.
+    pub starter: Option<Starter>,
 }
 
 /// What a group uses now.
@@ -173,6 +178,7 @@ pub struct Cgroups {
     host: Host,
     name: String,
     parent: Groups,
+    pool: starter::Pool,
 }
 
 impl Cgroups {
@@ -198,7 +204,9 @@ impl Cgroups {
         let groups = Groups { v2: parent_v2, v1: parent_v1 };
         groups.write(parent, Level::Parent)?;
         hand_down(groups.v2.dir.as_fd(), &host.v2_controllers)?;
-        Ok(Self { host, name, parent: groups })
+        let cgroups = Self { host, name, parent: groups, pool: starter::Pool::default() };
+        cgroups.remove_spares();
+        Ok(cgroups)
     }
 
     /// Makes a session's groups with their limits, read back, or leaves nothing.
@@ -214,6 +222,7 @@ impl Cgroups {
     }
 
     fn make_limited(&self, session: &str, limits: &CgroupLimits) -> Result<Cgroup, CgroupError> {
+        let starter = self.adopt(session);
         let mut v1 = Vec::new();
         for parent in &self.parent.v1 {
             fault::point("cgroup v1").map_err(|source| at("cgroup", source))?;
@@ -226,7 +235,8 @@ impl Cgroups {
         let groups = Groups { v2, v1 };
         fault::point("cgroup limits").map_err(|source| at("cgroup", source))?;
         groups.write(limits, Level::Session)?;
-        self.cgroup(session, groups).map_err(|source| at("opening a cgroup", source))
+        let cgroup = self.cgroup(session, groups, starter);
+        cgroup.map_err(|source| at("opening a cgroup", source))
     }
 
     /// The groups of a session that were made earlier.
@@ -239,7 +249,7 @@ impl Cgroups {
         };
         let v2 = open(&self.parent.v2).ok()?;
         let v1 = self.parent.v1.iter().map(open).collect::<Result<Vec<_>, _>>().ok()?;
-        self.cgroup(session, Groups { v2, v1 }).ok()
+        self.cgroup(session, Groups { v2, v1 }, None).ok()
     }
 
     /// What a session uses now, as [`Cgroup::usage`]; opens no more than the files it reads.
@@ -259,6 +269,7 @@ impl Cgroups {
     pub fn list(&self) -> Vec<String> {
         let mut names: Vec<String> =
             self.parent.all().flat_map(|group| child_names(group.dir.as_fd())).collect();
+        names.retain(|name| !starter::is_spare(name));
         names.sort();
         names.dedup();
         names
@@ -277,6 +288,7 @@ impl Cgroups {
 
     /// Removes the group over all sessions where no session is left in it.
     pub fn close(&self) {
+        self.remove_spares();
         let places = self.host.v1.iter().map(|hierarchy| &hierarchy.place).chain([&self.host.v2]);
         for place in places {
             // Busy: sessions go on without a daemon.
@@ -285,13 +297,18 @@ impl Cgroups {
     }
 
     fn remove_dirs(&self, session: &str) -> io::Result<()> {
-        self.parent.all().try_for_each(|parent| remove_dir(parent.dir.as_fd(), session))
+        self.parent.all().try_for_each(|parent| remove_emptying(parent.dir.as_fd(), session))
     }
 
-    fn cgroup(&self, session: &str, groups: Groups) -> io::Result<Cgroup> {
+    fn cgroup(
+        &self,
+        session: &str,
+        groups: Groups,
+        starter: Option<Starter>,
+    ) -> io::Result<Cgroup> {
         let parents =
             self.parent.all().map(|parent| parent.dir.try_clone()).collect::<io::Result<_>>()?;
-        Ok(Cgroup { name: session.to_owned(), groups, parents })
+        Ok(Cgroup { name: session.to_owned(), groups, parents, starter: Mutex::new(starter) })
     }
 }
 
@@ -302,9 +319,12 @@ pub struct Cgroup {
     groups: Groups,
     /// Directories that hold the groups, v1 first.
     parents: Vec<OwnedFd>,
+    starter: Mutex<Option<Starter>>,
 }
 
 impl Cgroup {
+    /// What a launch needs; the starter, if there is one, comes with the first call.
+    ///
     /// # Errors
     /// Where the group is gone.
     pub fn fds(&self) -> io::Result<CgroupFds> {
@@ -312,7 +332,12 @@ impl Cgroup {
         Ok(CgroupFds {
             v2: self.groups.v2.dir.try_clone()?,
             v1_procs: self.groups.v1.iter().map(procs).collect::<io::Result<_>>()?,
+            starter: self.take_starter(),
         })
+    }
+
+    fn take_starter(&self) -> Option<Starter> {
+        self.starter.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What it uses now; zeroes where the group is gone.
@@ -349,7 +374,7 @@ impl Cgroup {
     /// # Errors
     /// Where the group is gone.
     pub fn populated_fd(&self) -> io::Result<OwnedFd> {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.groups.v2.dir, "cgroup.events", flags, Mode::empty())?)
     }
 
@@ -359,37 +384,50 @@ impl Cgroup {
     /// # Errors
     /// `EBUSY` where a process is still in one after two seconds.
     pub fn remove(&self) -> io::Result<()> {
-        self.wait_until_empty()?;
+        drop(self.take_starter());
+        wait_until_empty(self.groups.v2.dir.as_fd())?;
         fault::point("cgroup remove")?;
-        self.parents.iter().try_for_each(|parent| remove_dir(parent.as_fd(), &self.name))
+        self.parents.iter().try_for_each(|parent| remove_emptying(parent.as_fd(), &self.name))
     }
+}
 
-    /// All hierarchies lose a task in the same moment, so v2's event stands for v1 too.
-    fn wait_until_empty(&self) -> io::Result<()> {
-        let gone =
-            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
-        let events = match self.populated_fd() {
-            Err(error) if gone(&error) => return Ok(()),
-            events => events?,
+/// Waits until no process is in a v2 group, or the group is gone. All hierarchies lose a process in the
+/// same moment, so this stands for its v1 groups too.
+fn wait_until_empty(group: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let events = match rustix::fs::openat(group, "cgroup.events", flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
+        events => events?,
+    };
+    loop {
+        let mut text = [0; 64];
+        let read = match rustix::io::pread(&events, &mut text, 0) {
+            Err(Errno::NODEV) => return Ok(()),
+            read => read?,
         };
-        loop {
-            let mut text = [0; 64];
-            let read = match rustix::io::pread(&events, &mut text, 0) {
-                Err(Errno::NODEV) => return Ok(()),
-                read => read?,
-            };
-            if text.get(..read).is_some_and(|text| text.starts_with(b"populated 0")) {
-                return Ok(());
-            }
-            let mut polled = [PollFd::new(&events, PollFlags::PRI)];
-            let ready = rustix::io::retry_on_intr(|| {
-                rustix::event::poll(&mut polled, Some(&EMPTY_TIMEOUT))
-            })?;
-            if ready == 0 {
-                return Err(io::Error::from_raw_os_error(libc::EBUSY));
-            }
+        if text.get(..read).is_some_and(|text| text.starts_with(b"populated 0")) {
+            return Ok(());
+        }
+        let mut polled = [PollFd::new(&events, PollFlags::PRI)];
+        let ready =
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&EMPTY_TIMEOUT)))?;
+        if ready == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
     }
+}
+
+/// Removes a group that is empty, or is just about to be for the kernel: v2 tells of the end of the last
+/// process some instructions before v1 lets its groups be removed.
+fn remove_emptying(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        match remove_dir(parent, name) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+    remove_dir(parent, name)
 }
 
 /// v1 doesn't count by which limit a process was killed. A group that never came near its own was hit by

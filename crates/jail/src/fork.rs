@@ -60,7 +60,8 @@ pub(crate) fn spawn() -> io::Result<LauncherProcess> {
             let socket = sys::own(SOCKET);
             never_return(socket.as_fd(), || {
                 prepare()?;
-                Launcher { filter: &filter }.serve(socket.as_fd())
+                let program = sys::own(PROGRAM);
+                Cloner::launcher(&filter, program.as_fd()).serve(socket.as_fd())
             })
         }
     }
@@ -116,24 +117,60 @@ fn place_descriptors() -> Result<(), StepError> {
     Ok(())
 }
 
-struct Launcher<'a> {
+/// Clones what it is asked for: the launcher many times, a starter once.
+struct Cloner<'a> {
     filter: &'a [Instruction],
+    program: BorrowedFd<'a>,
+    /// Namespaces that each init gets with its birth.
+    namespaces: i32,
+    /// `CLONE_PARENT` for a starter: init is the launcher's child either way.
+    relation: i32,
 }
 
-impl Launcher<'_> {
+impl<'a> Cloner<'a> {
+    fn launcher(filter: &'a [Instruction], program: BorrowedFd<'a>) -> Self {
+        Self { filter, program, namespaces: NAMESPACES, relation: 0 }
+    }
+
     fn serve(&self, socket: BorrowedFd<'_>) -> Result<Infallible, StepError> {
-        let program = sys::own(PROGRAM);
         wire::tell(socket, &Told::Executes).step("say hello")?;
         while let Some((bytes, fds)) = wire::receive(socket).step("wait for a request")? {
-            let answered = match Request::from_bytes(&bytes) {
-                Some(request) => self.clone_for(request, fds, socket, program.as_fd()),
-                None => Err(broken("understand a request")),
-            };
-            if let Err(error) = answered {
-                wire::tell(socket, &error.into()).step("answer a request")?;
-            }
+            self.answer(&bytes, fds, socket)?;
         }
         sys::exit_now(0)
+    }
+
+    /// Waits in the groups that the daemon has put it into, for a launch to come. init inherits the
+    /// groups, and so no request waits for the kernel to move a process.
+    fn serve_once(&self, socket: BorrowedFd<'_>) -> Result<Infallible, StepError> {
+        // The dearest of all namespaces is made ahead as well.
+        sys::unshare(libc::CLONE_NEWNET).step("make the network namespace")?;
+        let once = Cloner {
+            namespaces: self.namespaces & !libc::CLONE_NEWNET,
+            relation: libc::CLONE_PARENT,
+            ..*self
+        };
+        wire::tell(socket, &Told::Executes).step("say hello")?;
+        if let Some((bytes, fds)) = wire::receive(socket).step("wait for a request")? {
+            once.answer(&bytes, fds, socket)?;
+        }
+        sys::exit_now(0)
+    }
+
+    fn answer(
+        &self,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), StepError> {
+        let answered = match Request::from_bytes(bytes) {
+            Some(request) => self.clone_for(request, fds, socket),
+            None => Err(broken("understand a request")),
+        };
+        match answered {
+            Ok(()) => Ok(()),
+            Err(error) => wire::tell(socket, &error.into()).step("answer a request"),
+        }
     }
 
     fn clone_for(
@@ -141,13 +178,13 @@ impl Launcher<'_> {
         request: Request,
         fds: Vec<OwnedFd>,
         socket: BorrowedFd<'_>,
-        program: BorrowedFd<'_>,
     ) -> Result<(), StepError> {
         let mut fds = fds.into_iter();
         let daemon = next(&mut fds)?;
         let (flags, cgroup) = match request {
-            Request::Launch { .. } => (NAMESPACES, Some(next(&mut fds)?)),
+            Request::Launch { .. } => (self.namespaces | self.relation, Some(next(&mut fds)?)),
             Request::UserNamespace { .. } => (0, None),
+            Request::Park => (0, Some(next(&mut fds)?)),
         };
         let flags = u64::from(flags.cast_unsigned());
         match sys::clone3(flags, cgroup.as_ref().map(AsFd::as_fd)).step("clone")? {
@@ -158,9 +195,10 @@ impl Launcher<'_> {
                 Request::Launch { settings, filtered } => {
                     let filter = if filtered { self.filter } else { &[] };
                     let entry = entry(settings, daemon.as_fd(), fds)?;
-                    enter::run(&entry, filter, program)
+                    enter::run(&entry, filter, self.program)
                 }
                 Request::UserNamespace { owner } => hold_user_namespace(owner, daemon.as_fd()),
+                Request::Park => self.serve_once(daemon.as_fd()),
             }),
         }
     }

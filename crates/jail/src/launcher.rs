@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use crate::cgroup::CgroupFds;
+use crate::cgroup::Starter;
 use crate::fault;
 use crate::fork::{self, LauncherProcess};
 use crate::plan::Plan;
@@ -122,12 +122,29 @@ impl Launcher {
             shm_bytes: plan.shm_bytes,
         };
         let filtered = plan.seccomp != SeccompProfile::Off;
-        let child = self.clone_child(Request::Launch { settings, filtered }, &fds)?;
+        let request = Request::Launch { settings, filtered };
+        let starter = plan.cgroup.starter.as_ref();
+        let (child, joins) = match starter.map(|starter| starter.clone_child(request, &fds)) {
+            Some(Ok(child)) => (child, &[][..]),
+            // One that has died, for whatever reason, is no reason to fail.
+            Some(Err(LaunchError::Gone)) | None => {
+                (self.clone_child(request, &fds)?, &plan.cgroup.v1_procs[..])
+            }
+            Some(Err(error)) => return Err(error),
+        };
         drop(fds);
         drop(theirs);
-        let cgroup = plan.cgroup;
-        let start_time = child.kill_unless(child.become_init(ours.as_fd(), &cgroup))?;
+        let start_time = child.kill_unless(child.become_init(ours.as_fd(), joins))?;
         Ok(Started { pidfd: child.pidfd, pid: child.pid, start_time })
+    }
+
+    /// A process born in the v2 group `group`, for [`Starter`].
+    pub(crate) fn park(&self, group: BorrowedFd<'_>) -> Result<Parked, LaunchError> {
+        let (ours, theirs) = wire::pair()?;
+        let child = self.clone_child(Request::Park, &[theirs.as_fd(), group])?;
+        drop(theirs);
+        child.kill_unless(expect_ready(ours.as_fd()))?;
+        Ok(Parked { socket: ours, pid: child.pid, pidfd: child.pidfd })
     }
 
     /// A user namespace that maps 0..65536 to `base`..`base + 65536`, uids and gids.
@@ -153,16 +170,7 @@ impl Launcher {
     }
 
     fn clone_child(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Child, LaunchError> {
-        let socket = self.lock()?;
-        wire::ask(&socket, request, fds).map_err(gone_or_io)?;
-        match wire::hear(socket.as_fd())? {
-            Some((Told::Cloned { pid }, fds)) => {
-                let pidfd = fds.into_iter().next().ok_or(LaunchError::Gone)?;
-                Ok(Child { pid, pidfd })
-            }
-            Some((Told::Failed { step, errno }, _)) => Err(step_error(step, errno)),
-            Some((Told::Executes, _)) | None => Err(LaunchError::Gone),
-        }
+        clone_by(self.lock()?.as_fd(), request, fds)
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, OwnedFd>, LaunchError> {
@@ -181,6 +189,43 @@ impl Drop for Launcher {
     }
 }
 
+/// A process that waits to become the parent of one init.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    socket: OwnedFd,
+    pub(crate) pid: u32,
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Parked {
+    fn clone_child(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Child, LaunchError> {
+        clone_by(self.socket.as_fd(), request, fds)
+    }
+}
+
+impl Starter {
+    fn clone_child(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Child, LaunchError> {
+        self.parked.clone_child(request, fds)
+    }
+}
+
+/// Asks whoever holds the other end of `socket` for a child.
+fn clone_by(
+    socket: BorrowedFd<'_>,
+    request: Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<Child, LaunchError> {
+    wire::ask(socket, request, fds).map_err(gone_or_io)?;
+    match wire::hear(socket).map_err(gone_or_io)? {
+        Some((Told::Cloned { pid }, fds)) => {
+            let pidfd = fds.into_iter().next().ok_or(LaunchError::Gone)?;
+            Ok(Child { pid, pidfd })
+        }
+        Some((Told::Failed { step, errno }, _)) => Err(step_error(step, errno)),
+        Some((Told::Executes, _)) | None => Err(LaunchError::Gone),
+    }
+}
+
 /// A child that isn't trusted to be alive, and is killed unless it is finished.
 struct Child {
     pid: u32,
@@ -193,9 +238,9 @@ impl Child {
         result.inspect_err(|_| self.kill())
     }
 
-    fn become_init(&self, socket: BorrowedFd<'_>, cgroup: &CgroupFds) -> Result<u64, LaunchError> {
+    fn become_init(&self, socket: BorrowedFd<'_>, joins: &[OwnedFd]) -> Result<u64, LaunchError> {
         fault::point("launch: join cgroups")?;
-        if let Err(error) = self.join_v1(cgroup) {
+        if let Err(error) = self.join_v1(joins) {
             // Most likely it has failed and ended meanwhile. What it said comes first then.
             self.kill();
             expect_ready(socket).map_err(|said| match said {
@@ -221,8 +266,8 @@ impl Child {
 
     /// Each write is the kernel's confirmation. This takes a grace period of the kernel (8 ms) unless
     /// another session has just done it; the child goes on meanwhile.
-    fn join_v1(&self, cgroup: &CgroupFds) -> Result<(), LaunchError> {
-        for procs in &cgroup.v1_procs {
+    fn join_v1(&self, joins: &[OwnedFd]) -> Result<(), LaunchError> {
+        for procs in joins {
             let written = File::from(procs.try_clone()?).write_all(self.pid.to_string().as_bytes());
             written
                 .map_err(|source| LaunchError::Step { step: "join a v1 cgroup".into(), source })?;

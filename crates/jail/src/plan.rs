@@ -80,7 +80,7 @@ mod test {
             readonly_rootfs: true,
             user_namespace: null(),
             uid_base: 100_000,
-            cgroup: CgroupFds { v2: null(), v1_procs: vec![null()] },
+            cgroup: CgroupFds { v2: null(), v1_procs: vec![null()], starter: None },
             tmp_bytes: 64,
             shm_bytes: 32,
             seccomp: SeccompProfile::Strict,

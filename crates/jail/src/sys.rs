@@ -59,7 +59,9 @@ pub(crate) fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<F
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags | unsigned(libc::CLONE_PIDFD);
     args.pidfd = ptr::from_mut(&mut pidfd).addr() as u64;
-    args.exit_signal = unsigned(libc::SIGCHLD);
+    // A sibling tells its parent of its end in the way this process would.
+    let is_sibling = flags & unsigned(libc::CLONE_PARENT) != 0;
+    args.exit_signal = if is_sibling { 0 } else { unsigned(libc::SIGCHLD) };
     if let Some(group) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = unsigned(group.as_raw_fd());

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -31,6 +31,8 @@ pub(crate) enum Request {
     UserNamespace {
         owner: u32,
     },
+    /// A process that waits in the groups of a session to come, for one launch.
+    Park,
 }
 
 /// What a child says to the daemon, or the launcher in its place.
@@ -52,9 +54,10 @@ impl From<StepError> for Told {
 
 const LAUNCH: u8 = 1;
 const USER_NAMESPACE: u8 = 2;
-const CLONED: u8 = 3;
-const EXECUTES: u8 = 4;
-const FAILED: u8 = 5;
+const PARK: u8 = 3;
+const CLONED: u8 = 4;
+const EXECUTES: u8 = 5;
+const FAILED: u8 = 6;
 
 impl Request {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -71,6 +74,7 @@ impl Request {
                 bytes.extend(owner.to_ne_bytes());
                 bytes
             }
+            Self::Park => vec![PARK],
         }
     }
 
@@ -92,6 +96,7 @@ impl Request {
             USER_NAMESPACE => {
                 Some(Self::UserNamespace { owner: u32::from_ne_bytes(rest.try_into().ok()?) })
             }
+            PARK => rest.is_empty().then_some(Self::Park),
             _ => None,
         }
     }
@@ -200,12 +205,18 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Sends a request with its descriptors.
-pub(crate) fn ask(socket: &OwnedFd, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    send(socket.as_fd(), &request.to_bytes(), fds)
+pub(crate) fn ask(
+    socket: BorrowedFd<'_>,
+    request: Request,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send(socket, &request.to_bytes(), fds)
 }
 
 #[cfg(test)]
 mod test {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -219,6 +230,7 @@ mod test {
                 filtered: true,
             },
             Request::UserNamespace { owner: 77 },
+            Request::Park,
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
         }

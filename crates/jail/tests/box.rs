@@ -427,3 +427,43 @@ fn nothing_of_a_box_stands_in_the_hosts_mount_table() {
         assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
     });
 }
+
+#[test]
+fn starters_make_boxes_that_are_as_shut_as_others() {
+    let host = host();
+    let cgroups = host.cgroups.as_ref().unwrap();
+    cgroups.park(&host.launcher, 2).unwrap();
+    assert_eq!(cgroups.list(), Vec::<String>::new(), "spare groups are no sessions");
+    let mut first = host.start("a", &Options::default()).unwrap();
+    let options = Options { uid_base: 100_000 + 65_536 * 8, ..Options::default() };
+    let mut second = host.start("b", &options).unwrap();
+    let options = Options { uid_base: 100_000 + 65_536 * 9, ..Options::default() };
+    let mut third = host.start("c", &options).unwrap();
+    let nets = [&mut first, &mut second].map(|one| one.output("readlink /proc/self/ns/net"));
+    assert_ne!(nets[0], nets[1]);
+    for session in [&mut first, &mut second, &mut third] {
+        let groups = "cut -d: -f3 /proc/self/cgroup | sort -u; ls /proc | grep -cE '^[0-9]+$'";
+        let seen = session.output(groups);
+        assert!(seen.starts_with("/\n"), "{seen}");
+        let name =
+            std::fs::read_to_string(format!("/proc/{}/cgroup", session.started.pid)).unwrap();
+        assert!(!name.contains("spare"), "{name}");
+        session.run("dd if=/dev/zero of=/dev/null bs=150M count=1");
+        assert!(session.cgroup.events().oom_kills > 0);
+        session.run("for i in $(seq 80); do sleep 50 & done 2>/dev/null");
+        assert!(session.cgroup.events().fork_fails > 0);
+    }
+    assert_eq!(cgroups.list(), ["a", "b", "c"]);
+    [first, second, third].into_iter().for_each(|session| host.end(session));
+    cgroups.park(&host.launcher, 1).unwrap();
+}
+
+#[test]
+fn a_session_that_is_never_launched_leaves_no_starter() {
+    let host = host();
+    let cgroups = host.cgroups.as_ref().unwrap();
+    cgroups.park(&host.launcher, 1).unwrap();
+    let cgroup = cgroups.create("s", &Options::default().limits).unwrap();
+    cgroup.remove().unwrap();
+    assert_eq!(cgroups.list(), Vec::<String>::new());
+}

@@ -103,6 +103,12 @@ fn write_v1_memory(
     write_held_if_there(dir, "memory.kmem.tcp.limit_in_bytes", &tcp.to_string())
 }
 
+/// Makes a v1 memory group count the buffers of TCP, which it does from its first limit on.
+pub(super) fn count_tcp(dir: BorrowedFd<'_>) -> Result<(), CgroupError> {
+    let some = whole_pages(64 << 20).to_string();
+    write_held_if_there(dir, "memory.kmem.tcp.limit_in_bytes", &some)
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
