@@ -8,6 +8,7 @@
 //! | creating, without a task | whatever was made | removed, and forgotten |
 //! | stopping, without a task | whatever is left | removed, ended as was meant |
 //! | none, or ended | a cgroup, a folder, a claim of uids | removed |
+//! | none, or ended | a layer that no image has | moved to the trash |
 //!
 //! Invariant: it may run at any time and any number of times. What has a task is left to it: a
 //! session is in [`Live`](crate::host::Live) from before its row until after its end.
@@ -31,6 +32,7 @@ use crate::db::{Identity, Row};
 use crate::descriptor::watched;
 use crate::error::Error;
 use crate::host::Host;
+use crate::image::Digest;
 use crate::session::{Actor, Cause, DEATH_GRACE, Handle, Link, Parts, View, release};
 
 /// How often rows and host are compared.
@@ -44,7 +46,9 @@ pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
     // The host first: what is made after this look is no orphan.
     let found = found_on_host(host).await?;
     let mut sessions = JoinSet::new();
+    let mut layers = Vec::new();
     for row in host.db.living_sessions().await? {
+        layers.extend(row.spec.layers);
         if host.live.get(&row.id).is_none() {
             let host = Arc::clone(host);
             sessions.spawn(async move { recover(&host, row.id).await });
@@ -59,6 +63,7 @@ pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
         remove_orphan(host, id).await;
     }
     release_claims(host).await;
+    remove_layers(host, layers).await;
     forget_old(host).await?;
     host.trash_filled.notify_one();
     Ok(())
@@ -242,6 +247,18 @@ async fn release_claims(host: &Arc<Host>) {
         Ok(Ok(0)) => {}
         Ok(Ok(count)) => tracing::warn!(count, "uid_claims_removed"),
         Ok(Err(error)) => tracing::error!(%error, "uid_claims_not_removed"),
+        Err(error) => tracing::error!(%error, "blocking_task_failed"),
+    }
+}
+
+/// What `image rm` and a second import of a name leave. Layers of living sessions stay.
+async fn remove_layers(host: &Arc<Host>, in_use: Vec<Digest>) {
+    let with = Arc::clone(host);
+    let done = tokio::task::spawn_blocking(move || with.images.collect_garbage(&in_use)).await;
+    match done {
+        Ok(Ok(0)) => {}
+        Ok(Ok(count)) => tracing::info!(count, "unused_layers_removed"),
+        Ok(Err(error)) => tracing::error!(%error, "unused_layers_not_removed"),
         Err(error) => tracing::error!(%error, "blocking_task_failed"),
     }
 }

@@ -201,3 +201,33 @@ fn sql(dir: &std::path::Path, statement: &str) {
     let db = rusqlite::Connection::open(dir.join("sandkasten.db")).unwrap();
     db.execute_batch(statement).unwrap();
 }
+
+#[test]
+fn layers_without_an_image_go_when_no_session_has_them() {
+    labs(|dir| {
+        let layers = || std::fs::read_dir(dir.join("layers")).unwrap().count();
+        let session = runtime().block_on(async {
+            let lab = start(dir).await;
+            let request =
+                CreateSession { image: Some("busybox".into()), ..CreateSession::default() };
+            let session = lab.create_with(request).await.unwrap();
+            let name = "busybox".parse().unwrap();
+            lab.engine.images().remove(&name, &[]).unwrap();
+            lab.engine.stop().await;
+            session
+        });
+        let before = layers();
+        runtime().block_on(async {
+            let lab = start(dir).await;
+            assert_eq!(layers(), before);
+            assert_eq!(lab.output(&session.id, "ls /bin/busybox").await, "/bin/busybox\n");
+            lab.end().await;
+        });
+        runtime().block_on(async {
+            let lab = start(dir).await;
+            assert!(layers() < before);
+            lab.create().await;
+            lab.end().await;
+        });
+    });
+}

@@ -45,9 +45,11 @@ pub(super) fn is_section(key: &str) -> bool {
     ROWS.iter().any(|row| row.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Variables of ours that are not configuration: the cache of built images, switches of tests.
+/// Variables of ours that are not configuration: the cache of built images, what clients are told,
+/// switches of tests.
 pub(super) fn is_other_variable(short: &str) -> bool {
     short == "CACHE_DIR"
+        || short == "URL"
         || short == "FAIL_AT"
         || short == "NO_SKIP"
         || short.starts_with("TEST_")
