@@ -145,7 +145,9 @@ impl Sandbox {
         drop(listener);
         let Some((link, hello)) = Client::attach(&dir) else {
             let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
-            panic!("the box ended: {:?} {log}", unshare.wait());
+            let status = unshare.wait();
+            drop(std::fs::remove_dir_all(&dir));
+            panic!("the box ended: {status:?} {log}");
         };
         let init = child_of(unshare.id());
         let next_exec = hello.next_exec;
