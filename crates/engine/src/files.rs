@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, PROC_SUPER_MAGIC, fstat, fstatfs};
 use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
 use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
@@ -298,7 +298,10 @@ fn check_path(path: &str) -> Result<(), Error> {
 fn check_regular(file: &File, path: &str) -> Result<(), Error> {
     let stat = fstat(file).map_err(|error| Error::internal("a file of a session", error))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
-    if kind == FileType::RegularFile {
+    // What procfs shows depends on who reads, at each read, and the daemon may see more than who
+    // opened it.
+    let on = fstatfs(file).map_err(|error| Error::internal("a file of a session", error))?;
+    if kind == FileType::RegularFile && on.f_type != PROC_SUPER_MAGIC {
         return Ok(());
     }
     let is_dir = kind == FileType::Directory;
@@ -350,6 +353,9 @@ mod test {
         assert_eq!(read(open(), "f", 4).unwrap(), cut);
         let none = FileRead { bytes: Vec::new(), size: 10, truncated: true };
         assert_eq!(read(open(), "f", 0).unwrap(), none);
+        let proc = OwnedFd::from(File::open("/proc/version").unwrap());
+        let error = read(proc, "v", 4).unwrap_err();
+        assert!(matches!(error, Error::File { fault: FileFault::NotAFile, .. }));
         let dir = OwnedFd::from(File::open(dir.path()).unwrap());
         let error = read(dir, "d", 4).unwrap_err();
         assert!(matches!(error, Error::File { fault: FileFault::IsADirectory, .. }));

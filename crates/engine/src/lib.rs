@@ -1,5 +1,17 @@
 //! What a session *is* over time: lifecycle, execs, files, leases, recovery, images, workspaces.
 //!
+//! ```text
+//!   Engine ──> session::create ──> actor (one task a session) <──frames──> init
+//!     │            │                 │
+//!     │            └──> jail         └──> View: what everybody else may know
+//!     ├──> db: what is meant to be        recovery: makes host and db agree, again and again
+//!     └──> image, workspace: what lies on disk
+//! ```
+//!
+//! Invariants: a row is written before the first thing that it stands for is made; a living session
+//! is changed by its own task alone; everything on the host has a name computed from the session's id,
+//! so that whoever finds it knows whose it is.
+//!
 //! Must not know HTTP, argv, the environment or a terminal.
 
 mod clock;

@@ -33,7 +33,7 @@ use crate::descriptor::watched;
 use crate::error::Error;
 use crate::host::Host;
 use crate::image::Digest;
-use crate::session::{Actor, Cause, DEATH_GRACE, Handle, Link, Parts, View, release};
+use crate::session::{Actor, Cause, Command, DEATH_GRACE, Handle, Link, Parts, View, release};
 
 /// How often rows and host are compared.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
@@ -62,7 +62,10 @@ pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
     for id in found {
         remove_orphan(host, id).await;
     }
+    end_expired(host);
     release_claims(host).await;
+    // Sessions that are being made have no row yet, or had none at the look above.
+    layers.extend(host.live.all().iter().flat_map(|session| session.spec.layers.clone()));
     remove_layers(host, layers).await;
     forget_old(host).await?;
     host.trash_filled.notify_one();
@@ -235,6 +238,17 @@ async fn remove_orphan(host: &Arc<Host>, id: SessionId) {
             release(host, &id, None, None).await;
         }
         Err(error) => tracing::error!(session = %id, %error, "orphan_not_removed"),
+    }
+}
+
+/// A session's timer stands still while the host sleeps; its lease does not.
+fn end_expired(host: &Arc<Host>) {
+    for session in host.live.all() {
+        let end = session.view.borrow().end();
+        if let Some(cause) = end {
+            // One that ends already takes no commands.
+            drop(session.commands.send(Command::End { cause }));
+        }
     }
 }
 

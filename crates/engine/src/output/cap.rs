@@ -101,10 +101,14 @@ fn into_string(bytes: Vec<u8>) -> String {
     }
 }
 
-/// The last place at or before `at` where a character begins or the text ends.
+/// The last place at or before `at` where no character is cut. `bytes` begin where a character does,
+/// and may themselves end in the middle of one.
 fn floor(bytes: &[u8], at: usize) -> usize {
-    let at = at.min(bytes.len());
-    (0..=at).rev().find(|&i| is_boundary(bytes, i)).unwrap_or(0)
+    let before = bytes.get(..at).unwrap_or(bytes);
+    match std::str::from_utf8(before) {
+        Ok(text) => text.len(),
+        Err(error) => error.valid_up_to(),
+    }
 }
 
 /// The first place at or behind `at` where a character begins or the text ends.
@@ -144,6 +148,13 @@ mod test {
     fn a_text_of_just_the_cap_is_whole() {
         assert_eq!(capped(10, &["0123456789".into()]), ("0123456789".into(), false));
         assert!(capped(10, &["0123456789x".into()]).1);
+    }
+
+    #[test]
+    fn a_cap_below_a_character_gives_nothing() {
+        assert_eq!(capped(2, &["→".into()]), (String::new(), true));
+        assert_eq!(capped(2, &["é😀".into()]), (String::new(), true));
+        assert_eq!(capped(1, &["a😀".into()]).0.len(), 0);
     }
 
     proptest! {

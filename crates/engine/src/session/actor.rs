@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use sandkasten_jail::cgroup::Events;
 use sandkasten_protocol::{
-    DATA_BYTES_MAX, End, FileOp, FromInit, Hello, How, Stream, ToInit, WINDOW_BYTES,
+    DATA_BYTES_MAX, End, FileOp, FromInit, Hello, Stream, ToInit, WINDOW_BYTES,
 };
 use sandkasten_types::ExecId;
 use sandkasten_types::limits::EXEC_QUEUE_MAX;
@@ -429,12 +429,7 @@ impl Actor {
             job.pipe.end(outcome::of(job, end, rise, memory_limit));
         }
         self.host.counters.exec_finished();
-        self.view.send_modify(|view| {
-            view.cwd = cwd;
-            if end.how == How::NoShell {
-                view.shell = None;
-            }
-        });
+        self.view.send_modify(|view| view.cwd = cwd);
         self.start_next()
     }
 

@@ -35,7 +35,9 @@ pub(super) fn of(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> Outcome
         How::ReadOnlyEnv => Outcome::Failed(Error::InvalidRequest(
             "`env` names a variable that is read-only in the shell".into(),
         )),
-        How::NoShell => Outcome::Failed(no_shell()),
+        How::NoShell => Outcome::Failed(Error::Overloaded(
+            "no shell could be started in the session; it may be out of memory or processes".into(),
+        )),
         How::Broken => Outcome::Failed(Error::Internal(
             "the shell gave no status: what the command did is not known".into(),
         )),
@@ -81,10 +83,10 @@ fn exit_reason(end: &End, rise: Rise) -> ExitReason {
     }
 }
 
+/// For a session whose image has none.
 pub(super) fn no_shell() -> Error {
-    Error::InvalidRequest(
-        "the image has no shell; start programs with POST /v1/sessions/{id}/processes".into(),
-    )
+    let text = "the image has no shell; start programs with POST …/processes";
+    Error::InvalidRequest(text.into())
 }
 
 /// A path of a session, for people: it need not be UTF-8.

@@ -5,6 +5,7 @@
 use std::fs;
 use std::future::Future;
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,11 +37,17 @@ pub(crate) fn lab<F: Future<Output = Lab>>(test: impl FnOnce(Lab) -> F) {
     });
 }
 
-/// Runs a test with a data directory for engines, one after the other.
+/// Runs a test with a data directory for engines, one after the other. A test that fails leaves
+/// sessions; they are ended, too.
 pub(crate) fn labs(test: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     make_images(dir.path());
-    test(dir.path());
+    let outcome = catch_unwind(AssertUnwindSafe(|| test(dir.path())));
+    if let Err(failure) = outcome {
+        let last = runtime();
+        last.block_on(async { start(dir.path()).await.end().await });
+        resume_unwind(failure);
+    }
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
