@@ -40,6 +40,9 @@ impl Step {
 /// Takes over what jail has prepared and starts the shell.
 pub(crate) fn session() -> Result<Session, Step> {
     at(Step::Protect, undumpable())?;
+    // exec of a memfd has made the name one of our innards; the box's `ps` shows it. A name that
+    // can't be set does no harm.
+    rustix::thread::set_name(c"sandkasten-init").ok();
     at(Step::Descriptors, spawn::cloexec_from(3))?;
     // The spool keeps its number; what is spooled comes with the execs that outlive the engine.
     let listener = at(Step::Descriptors, spawn::inherited(fd::LISTENER))?;
