@@ -45,6 +45,21 @@ pub(crate) struct Host {
     pub(crate) tasks: TaskTracker,
 }
 
+/// Processes that wait for sessions to come, on hosts where a create would wait for them.
+const STARTERS: usize = 3;
+
+impl Host {
+    /// Sees to it that starters wait for the next creates. Nobody waits for this.
+    pub(crate) fn park_starters(self: &Arc<Self>) {
+        let host = Arc::clone(self);
+        self.tasks.spawn_blocking(move || {
+            if let Err(error) = host.cgroups.park(&host.launcher, STARTERS) {
+                tracing::warn!(%error, "starters_not_parked");
+            }
+        });
+    }
+}
+
 /// The sessions that have a task, or are about to get one.
 #[derive(Debug, Default)]
 pub(crate) struct Live {

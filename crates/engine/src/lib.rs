@@ -124,6 +124,7 @@ impl Engine {
         let stopping = CancellationToken::new();
         host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
         host.tasks.spawn(empty_trash(Arc::clone(&host), stopping.clone()));
+        host.park_starters();
         Ok(Self(Arc::new(Inner { host, stopping })))
     }
 

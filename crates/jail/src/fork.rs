@@ -143,6 +143,7 @@ impl<'a> Cloner<'a> {
     /// Waits in the groups that the daemon has put it into, for a launch to come. init inherits the
     /// groups, and so no request waits for the kernel to move a process.
     fn serve_once(&self, socket: BorrowedFd<'_>) -> Result<Infallible, StepError> {
+        rustix::thread::set_name(c"sk-starter").step("set the name")?;
         // The dearest of all namespaces is made ahead as well.
         sys::unshare(libc::CLONE_NEWNET).step("make the network namespace")?;
         let once = Cloner {

@@ -72,13 +72,18 @@ fn things(lab: &Lab) -> BTreeSet<String> {
     }
     for dir in host::cgroups() {
         let text = dir.display().to_string();
-        // A session's group lies in the group of its daemon.
-        if dir.parent().is_some_and(|parent| parent.to_string_lossy().contains("sandkasten-")) {
+        // A session's group lies in the group of its daemon. Spare ones wait there for the next.
+        if !text.contains("/spare-")
+            && dir.parent().is_some_and(|parent| parent.to_string_lossy().contains("sandkasten-"))
+        {
             found.insert(format!("cgroup {text}"));
         }
     }
     for pid in host::family(lab.pid()) {
-        found.insert(format!("process {pid} {}", host::proc_file(pid, "comm").trim()));
+        let name = host::proc_file(pid, "comm");
+        if name.trim() != "sk-starter" {
+            found.insert(format!("process {pid} {}", name.trim()));
+        }
     }
     let mounts = host::proc_file(lab.pid(), "mountinfo");
     found.extend(mounts.lines().map(|line| format!("mount {line}")));

@@ -382,7 +382,9 @@ impl Prepared {
             point("engine: launch")?;
             host.launcher.launch(plan).map_err(|error| Error::internal("launching init", error))
         });
-        match launched.await.and_then(identified) {
+        let launched = launched.await;
+        requested.host.park_starters();
+        match launched.and_then(identified) {
             Ok((init, pidfd)) => {
                 Ok(Started { requested, uid_base, namespace, scratch, init, pidfd })
             }
