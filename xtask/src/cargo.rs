@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-/// The root of the checkout.
+/// The root of the checkout that cargo runs this in, which need not be where it was built: worktrees
+/// may share a target directory.
 pub fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(own).join("..")
 }
 
 /// cargo in the root of the checkout.

@@ -171,6 +171,7 @@ fn perform(
     let mut output = tempfile()?;
     let mut command = Command::new(&test.binary);
     command.args([&test.name, "--exact", "--nocapture"]).current_dir(&test.dir);
+    command.env("CARGO_MANIFEST_DIR", &test.dir);
     command.envs(variables.iter().cloned()).stdin(Stdio::null());
     command.stdout(output.try_clone()?).stderr(output.try_clone()?);
     let mut child = command.spawn().with_context(|| format!("run {}", test.binary.display()))?;
