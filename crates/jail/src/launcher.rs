@@ -52,6 +52,9 @@ pub enum LaunchError {
     /// The child ended without a word, killed by something else.
     #[error("the session's first process ended before it was ready")]
     Died,
+    /// init was executed and ended at once: something in its box or its configuration is wrong.
+    #[error("init ended as soon as it had started")]
+    InitEnded,
     #[error("talking to the launcher")]
     Io(#[from] io::Error),
 }
@@ -246,6 +249,7 @@ impl Child {
             expect_ready(socket).map_err(|said| match said {
                 LaunchError::Step { .. } => said,
                 LaunchError::Died
+                | LaunchError::InitEnded
                 | LaunchError::Gone
                 | LaunchError::BadPlan(_)
                 | LaunchError::Io(_) => error,
@@ -278,7 +282,7 @@ impl Child {
     fn start_time(&self) -> Result<u64, LaunchError> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         if self.has_ended()? {
-            return Err(LaunchError::Died);
+            return Err(LaunchError::InitEnded);
         }
         parse_start_time(&stat?).ok_or(LaunchError::Died)
     }
