@@ -67,9 +67,9 @@ struct State {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
-    /// Between two requests.
+    /// Before the first request or between two.
     Idle,
-    /// A head is awaited (the first) or has begun.
+    /// A head has begun.
     Head,
 }
 
@@ -83,7 +83,7 @@ pub(crate) enum HalfClose {
 impl Shared {
     fn new() -> Self {
         let state = State {
-            phase: Phase::Head,
+            phase: Phase::Idle,
             since: Instant::now(),
             framing: Framing::Length(0),
             busy: 0,

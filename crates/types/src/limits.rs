@@ -34,14 +34,14 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Connections over [`CONNECTIONS_MAX`] that are held until their client has seen the refusal; the rest
 /// is closed right after it.
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
-/// Seconds that a request's head may take from its first byte, and a new connection's first byte.
+/// Seconds that a request's head may take from its first byte.
 pub const HEAD_SECONDS: u64 = 10;
 /// Seconds that a body may be silent.
 pub const BODY_SILENCE_SECONDS: u64 = 30;
 /// Seconds after which a body must have come at [`BODY_BYTES_PER_SECOND_MIN`] on average.
 pub const BODY_GRACE_SECONDS: u64 = 60;
 pub const BODY_BYTES_PER_SECOND_MIN: u64 = 64 * KIB as u64;
-/// Seconds that an idle connection is kept; httpx and proxies reuse one for up to 60.
+/// Seconds that an idle connection is kept, a new one too; httpx and proxies reuse one for up to 60.
 pub const IDLE_SECONDS: u64 = 90;
 /// Seconds that a client may take no byte of an answer while some wait to be sent.
 pub const WRITE_STALL_SECONDS: u64 = 300;
