@@ -26,7 +26,7 @@ use sandkasten_types::{ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::archive::invalid;
-use super::tree::{self, Hashed, Rules};
+use super::tree::{self, Hashed};
 use super::unpack::{self, Origin};
 use super::{Digest, Image, ImageConfig, ImageError, entries};
 use crate::workspace::trash::Trash;
@@ -42,12 +42,10 @@ pub struct Store {
     trash: Trash,
 }
 
-/// Where a layer of an image comes from.
-pub(super) enum LayerSource<'a> {
-    /// A tar that we wrote, and its digest.
-    Tar { tar: &'a mut dyn Read, digest: Digest },
-    /// The store has it.
-    Present(Digest),
+/// A layer that we built: the tar, and the digest that it must have.
+pub(super) struct LayerSource<'a> {
+    pub(super) tar: &'a mut dyn Read,
+    pub(super) digest: Digest,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -155,7 +153,7 @@ impl Store {
     }
 
     /// Whether the store has a layer.
-    pub(super) fn has_layer(&self, digest: &Digest) -> bool {
+    fn has_layer(&self, digest: &Digest) -> bool {
         self.open_layer(digest).is_ok()
     }
 
@@ -217,13 +215,10 @@ impl Store {
         &self,
         source: LayerSource<'_>,
     ) -> Result<(Digest, Option<NewLayer<'_>>), ImageError> {
-        let (tar, digest) = match source {
-            LayerSource::Present(digest) => return Ok((digest, None)),
-            LayerSource::Tar { digest, .. } if self.has_layer(&digest) => {
-                return Ok((digest, None));
-            }
-            LayerSource::Tar { tar, digest } => (tar, digest),
-        };
+        let LayerSource { tar, digest } = source;
+        if self.has_layer(&digest) {
+            return Ok((digest, None));
+        }
         let layer = self.new_layer()?;
         let mut hashed = Hashed::new(BufReader::with_capacity(1 << 20, tar));
         unpack::unpack(&mut hashed, &layer.dir, Origin::Ours)?;
@@ -347,15 +342,6 @@ impl Record {
         let layers = self.layers.into_iter().map(|layer| layer.digest).collect();
         Image { name, layers, config: self.config, size_bytes, created_at: self.created_at }
     }
-}
-
-/// Writes a session's upper directory as a layer; see [`Rules`].
-pub(super) fn export_upper(
-    upper: &Beneath,
-    rules: &Rules,
-    out: &mut impl Write,
-) -> Result<Digest, ImageError> {
-    tree::write(upper, rules, out)
 }
 
 /// The tar in `archive`, which may be compressed with gzip.

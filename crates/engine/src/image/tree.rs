@@ -222,13 +222,21 @@ impl<W: Write> Tar<'_, W> {
     fn block(&self, head: &Head<'_>) -> Result<[u8; BLOCK], ImageError> {
         let field_size = if head.size > OCTAL_MAX { 0 } else { head.size };
         let mut block = Block::new(head.path, head.kind, field_size);
-        // The mode of a link means nothing and differs between file systems.
-        let mode = if head.kind == b'2' { 0o777 } else { head.stat.st_mode & 0o7777 };
+        // The mode of a link or a whiteout means nothing.
+        let mode = match head.kind {
+            b'2' => 0o777,
+            b'3' => 0,
+            _ => head.stat.st_mode & 0o7777,
+        };
         block.number(100, 8, u64::from(mode));
-        block.number(108, 8, u64::from(self.owner(head.stat.st_uid)?));
-        block.number(116, 8, u64::from(self.owner(head.stat.st_gid)?));
+        if head.kind != b'3' {
+            // The kernel makes whiteouts in the host's name; they belong to nobody.
+            block.number(108, 8, u64::from(self.owner(head.stat.st_uid)?));
+            block.number(116, 8, u64::from(self.owner(head.stat.st_gid)?));
+        }
         let mtime = u32::try_from(head.stat.st_mtime.max(0)).unwrap_or(u32::MAX);
-        block.number(136, 12, u64::from(mtime.min(self.rules.mtime_max)));
+        let mtime = if head.kind == b'3' { 0 } else { mtime.min(self.rules.mtime_max) };
+        block.number(136, 12, u64::from(mtime));
         block.text(157, 100, head.link);
         Ok(block.finish())
     }
