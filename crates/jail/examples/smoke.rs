@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! cargo rustc -p sandkasten-jail --example smoke --release -- -C target-feature=+crt-static
-//! smoke DIRECTORY [DEVICE]
+//! smoke DIRECTORY [DEVICE [delegated]]
 //! ```
 //!
 //! DIRECTORY is on a file system that can be idmapped (ext4); with DEVICE, an ext4 image is mounted
-//! there first. `/bin/busybox` must be there, linked statically. Exits 0 where all is as it should be.
+//! there first. With `delegated`, it runs in a cgroup of its own as systemd makes one for a unit with
+//! `Delegate=yes` (pure cgroup2). `/bin/busybox` must be there, linked statically. Exits 0 where all is as it should be.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
 #![expect(
@@ -20,6 +21,7 @@ mod support;
 
 use std::path::Path;
 
+use rustix::fs::XattrFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 use sandkasten_jail::CgroupLimits;
 use sandkasten_jail::doctor::{HostPaths, State, guarantees};
@@ -35,15 +37,34 @@ fn main() {
         rustix::mount::mount(device, directory, "ext4", MountFlags::empty(), None).unwrap();
         println!("mounted {device} at {directory}");
     }
+    if rest.len() > 1 {
+        enter_delegated_group();
+    }
     let host = Host::new(Path::new(directory), Path::new("/bin/busybox"));
     print_guarantees(&host);
     live(&host);
+    for group in ["/sys/fs/cgroup", UNIT] {
+        let names = std::fs::read_dir(group).into_iter().flatten().flatten();
+        let names = names.map(|one| one.file_name().to_string_lossy().into_owned());
+        let ours: Vec<_> = names.filter(|name| name.starts_with("sandkasten-")).collect();
+        println!("groups   {group}: {ours:?}");
+    }
     drop(host);
     if !rest.is_empty() {
         rustix::mount::unmount(directory.as_str(), UnmountFlags::empty()).unwrap();
         println!("unmounted {directory}: nothing held it");
     }
     println!("smoke ok");
+}
+
+const UNIT: &str = "/sys/fs/cgroup/sandkasten-smoke.service";
+
+fn enter_delegated_group() {
+    std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu +pids").unwrap();
+    std::fs::create_dir(UNIT).unwrap();
+    rustix::fs::setxattr(UNIT, "trusted.delegate", b"1", XattrFlags::empty()).unwrap();
+    std::fs::write(format!("{UNIT}/cgroup.procs"), "0").unwrap();
+    println!("entered  {UNIT}");
 }
 
 fn print_guarantees(host: &Host) {
