@@ -479,11 +479,13 @@ fn too_big() -> ImageError {
 
 /// A fault of the compressed stream is the archive's; a fault of the disk is ours.
 fn unreadable(err: io::Error) -> ImageError {
-    match err.kind() {
-        io::ErrorKind::UnexpectedEof => truncated(),
-        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-            invalid("the compressed data are damaged")
-        }
-        _ => ImageError::Io(err),
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    let kind = err.kind();
+    if kind == UnexpectedEof {
+        return truncated();
     }
+    if matches!(kind, InvalidData | InvalidInput) {
+        return invalid("the compressed data are damaged");
+    }
+    ImageError::Io(err)
 }

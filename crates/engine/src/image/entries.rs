@@ -70,7 +70,7 @@ pub(super) fn make(layers: &[OwnedFd], out: &Beneath) -> Result<(), ImageError> 
 
 /// All layers seen as one. The overlay is a detached mount: it is in no mount table and goes with
 /// its descriptor.
-fn merged(layers: &[OwnedFd]) -> Result<Beneath, ImageError> {
+pub(super) fn merged(layers: &[OwnedFd]) -> Result<Beneath, ImageError> {
     if let [only] = layers {
         return Ok(Beneath::from_fd(only.try_clone()?));
     }

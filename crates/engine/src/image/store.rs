@@ -253,7 +253,9 @@ impl Store {
             let size_bytes = self.open_layer(&digest)?.size_bytes()?;
             records.push(LayerRecord { digest, size_bytes });
         }
-        Ok(Record { layers: records, config, created_at: Timestamp::now() })
+        // As it is written: what is read back is equal.
+        let created_at = Timestamp::from_unix_ms(Timestamp::now().unix_ms());
+        Ok(Record { layers: records, config, created_at })
     }
 
     fn write_record(&self, name: &ImageName, record: &Record) -> Result<(), ImageError> {

@@ -49,7 +49,8 @@ pub(super) fn unpack(
 ) -> Result<Unpacked, ImageError> {
     let mut archive = Archive::new(source);
     let mut layer = Layer::new(root, origin);
-    while let Some(entry) = archive.next()? {
+    while let Some(mut entry) = archive.next()? {
+        entry.opaque &= origin == Origin::Ours;
         layer.place(&entry, &mut archive).map_err(|err| at_entry(err, &entry.path))?;
     }
     archive.drain()?;
@@ -431,27 +432,24 @@ fn clean_path(path: &[u8]) -> Result<PathBuf, ImageError> {
     Ok(clean)
 }
 
+/// What the kernel says of entries that contradict each other.
+const BY_THE_ARCHIVE: [Errno; 5] =
+    [Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG, Errno::XDEV, Errno::EXIST];
+
 /// Names the entry; a fault that the archive caused is told apart from one of the host.
 fn at_entry(err: ImageError, path: &[u8]) -> ImageError {
     let shown: String = path.escape_ascii().to_string().chars().take(200).collect();
-    let err = match err {
+    let text = match err {
+        ImageError::Invalid(text) => text,
         ImageError::Io(io) => match Errno::from_io_error(&io) {
             Some(Errno::NOSPC | Errno::DQUOT) => return ImageError::NoSpace,
-            Some(
-                errno @ (Errno::NOTDIR
-                | Errno::LOOP
-                | Errno::NAMETOOLONG
-                | Errno::XDEV
-                | Errno::EXIST),
-            ) => {
-                return invalid(format!("entry `{shown}`: {}", io::Error::from(errno)));
-            }
-            _ => ImageError::Io(io),
+            Some(errno) if BY_THE_ARCHIVE.contains(&errno) => io::Error::from(errno).to_string(),
+            Some(_) | None => return ImageError::Io(io),
         },
-        other => other,
+        ImageError::NotFound(_)
+        | ImageError::InUse(_)
+        | ImageError::NoSpace
+        | ImageError::Build(_) => return err,
     };
-    match err {
-        ImageError::Invalid(text) => invalid(format!("entry `{shown}`: {text}")),
-        other => other,
-    }
+    invalid(format!("entry `{shown}`: {text}"))
 }

@@ -39,10 +39,8 @@ fn entry(dir: &Beneath, name: &CStr, above: &str) -> Result<Option<DirEntry>, Wo
         Err(err) => return Err(err.into()),
     };
     let kind = file_type(&stat);
-    let target = match kind {
-        Kind::Symlink => rustix::fs::readlinkat(dir, name, Vec::new()).ok(),
-        _ => None,
-    };
+    let is_link = kind == Kind::Symlink;
+    let target = is_link.then(|| rustix::fs::readlinkat(dir, name, Vec::new()).ok()).flatten();
     let bytes = name.to_bytes();
     let shown = String::from_utf8_lossy(bytes).into_owned();
     let is_text = std::str::from_utf8(bytes).is_ok();

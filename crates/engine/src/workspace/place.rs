@@ -104,7 +104,7 @@ impl Place {
         for _ in 0..LINKS_MAX {
             match open(&path) {
                 Err(WorkspaceError::File(FileFault::NotAllowed)) => {
-                    path = self.without_link(&path)?
+                    path = self.without_link(&path)?;
                 }
                 answer => return answer,
             }

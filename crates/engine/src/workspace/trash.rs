@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, RenameFlags};
@@ -27,8 +26,10 @@ impl Trash {
         Ok(rustix::fs::renameat_with(from, name, &self.dir, fresh, RenameFlags::NOREPLACE)?)
     }
 
-    /// Removes all that is in it. What can't be removed stays; the first fault is returned.
+    /// Removes all that is in it, as the engine does in the background. What can't be removed stays; the first fault is returned.
+    #[cfg(test)]
     pub(crate) fn empty(&self) -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt;
         let mut first = Ok(());
         for entry in rustix::fs::Dir::read_from(&self.dir)? {
             let entry = entry?;

@@ -117,7 +117,7 @@ fn file_name(line: &str) -> Option<String> {
     let (name, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
     let name = name.split([':', ' ']).next()?;
     let version = rest.split(' ').next()?.replace(':', "%3a");
-    let arch = rest.rsplit_once('[')?.1.split(']').next()?;
+    let arch = rest.split(')').next()?.rsplit_once('[')?.1.split(']').next()?;
     Some(format!("{name}_{version}_{arch}.deb"))
 }
 
