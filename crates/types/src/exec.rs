@@ -72,6 +72,23 @@ pub struct ExecEnd {
     /// The session's memory limit in bytes, with `exit_reason` `oom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<u64>,
+    /// Whose limit it was, where it was not the session's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<OomDetails>,
+}
+
+/// More about an `exit_reason` `oom`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OomDetails {
+    pub scope: OomScope,
+}
+
+/// Whose memory limit killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OomScope {
+    /// That over all sessions together: this one was below its own.
+    Host,
 }
 
 /// The answer of a blocking exec.

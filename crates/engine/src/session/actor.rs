@@ -313,7 +313,8 @@ impl Actor {
             && let Some(mut job) = self.queue.pop_front()
         {
             let id = self.next_exec;
-            self.next_exec += 1;
+            // What init said is the next one can be any number.
+            self.next_exec = id.saturating_add(1);
             let frame = ToInit::Exec(job.frame(id));
             let end_by = Instant::now() + Duration::from_millis(job.timeout_ms) + END_GRACE;
             self.running = Some(Running {

@@ -3,7 +3,7 @@
 
 use sandkasten_jail::cgroup::Events;
 use sandkasten_protocol::{End, How};
-use sandkasten_types::exec::{ExecEnd, ExitReason};
+use sandkasten_types::exec::{ExecEnd, ExitReason, OomDetails, OomScope};
 
 use super::job::Job;
 use super::pipe::Outcome;
@@ -14,6 +14,7 @@ use crate::error::Error;
 pub(super) struct Rise {
     oom_kills: u64,
     fork_fails: u64,
+    host_oom_kills: u64,
 }
 
 impl Rise {
@@ -21,6 +22,7 @@ impl Rise {
         Self {
             oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
             fork_fails: after.fork_fails.saturating_sub(before.fork_fails),
+            host_oom_kills: after.host_oom_kills.saturating_sub(before.host_oom_kills),
         }
     }
 }
@@ -49,6 +51,7 @@ pub(super) fn of(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> Outcome
 
 fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
     let exit_reason = exit_reason(end, rise);
+    let oom = exit_reason == ExitReason::Oom;
     ExecEnd {
         exec_id: job.id.clone(),
         exit_code: end.exit_code,
@@ -62,7 +65,8 @@ fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
         output_bytes: end.output_bytes,
         oom_kills: rise.oom_kills,
         fork_fails: rise.fork_fails,
-        memory_limit: (exit_reason == ExitReason::Oom).then_some(memory_limit),
+        memory_limit: oom.then_some(memory_limit),
+        details: (oom && rise.host_oom_kills > 0).then_some(OomDetails { scope: OomScope::Host }),
     }
 }
 
@@ -126,7 +130,8 @@ mod test {
             (How::Timeout, 124, 1, 1, ExitReason::Timeout),
             (How::Cancelled, 130, 0, 1, ExitReason::Cancelled),
         ] {
-            let found = exit_reason(&end(how, code), Rise { oom_kills, fork_fails });
+            let found =
+                exit_reason(&end(how, code), Rise { oom_kills, fork_fails, ..Rise::default() });
             assert_eq!(found, want, "{how:?} {code} {oom_kills} {fork_fails}");
         }
     }
