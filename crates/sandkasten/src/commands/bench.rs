@@ -1,4 +1,5 @@
-//! Client clock, HTTP included, one keep-alive connection, one request at a time.
+//! `sandkasten bench`: the client's clock, HTTP included, one keep-alive connection, one request at a
+//! time. Invariant: a time counts only with the right answer.
 
 mod figures;
 mod host;

@@ -1,3 +1,5 @@
+//! `sandkasten doctor`: the guarantees that jail has tried, and those that settings give up, as lines.
+
 use sandkasten_jail::doctor::{Guarantee, HostPaths, State};
 use serde_json::{Value, json};
 

@@ -1,3 +1,6 @@
+//! `sandkasten exec`, and the streaming of a command that `run` shares with it. Invariant: an exit code
+//! that is passed on is the command's own; ours are those of [`crate::failure`].
+
 use std::net::TcpStream;
 
 use serde_json::{Value, json};

@@ -1,3 +1,5 @@
+//! `sandkasten image`: the image store of the data directory, without the daemon.
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! `sandkasten ps`: what the running daemon says of its sessions, as a table.
+
 use sandkasten_types::session::Session;
 
 use crate::cli::Context;

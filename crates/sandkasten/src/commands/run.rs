@@ -1,3 +1,6 @@
+//! `sandkasten run`: a session for one command. Invariant: however the command ends, the session is
+//! deleted, or dies of its short lease.
+
 use serde_json::{Value, json};
 
 use super::exec::{self, Limits};

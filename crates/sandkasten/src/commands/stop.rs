@@ -1,3 +1,6 @@
+//! `sandkasten stop`. Invariant: only the process that holds the data directory's lock is signalled, by
+//! a pidfd.
+
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,3 +1,5 @@
+//! `sandkasten version`.
+
 use serde_json::json;
 
 use crate::cli::Context;
