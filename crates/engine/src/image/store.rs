@@ -189,7 +189,8 @@ impl Store {
         for name in file_names(&self.layers)? {
             let is_garbage = match name.strip_prefix(".new-") {
                 Some(_) => self.is_abandoned(&name),
-                None => !kept.contains(&Digest(name.clone())),
+                // One that was opened just now is not in use by what the caller knows of yet.
+                None => !kept.contains(&Digest(name.clone())) && self.is_abandoned(&name),
             };
             if is_garbage {
                 self.trash.take(&self.layers, OsStr::new(&name))?;
@@ -199,12 +200,20 @@ impl Store {
         Ok(removed)
     }
 
-    /// Directories of the image's layers, lowest first.
+    /// Directories of the image's layers, lowest first. As long as a descriptor is open, its layer is
+    /// not collected.
     ///
     /// # Errors
     /// Where a layer can't be opened.
     pub fn open_layers(&self, image: &Image) -> io::Result<Vec<OwnedFd>> {
-        image.layers.iter().map(|digest| Ok(self.open_layer(digest)?.into_fd())).collect()
+        let held = image.layers.iter().map(|digest| {
+            let layer = self.open_layer(digest)?;
+            rustix::fs::flock(&layer, FlockOperation::LockShared)?;
+            // It may have been collected between the two steps; then its name is gone.
+            drop(self.open_layer(digest)?);
+            Ok(layer.into_fd())
+        });
+        held.collect()
     }
 
     fn open_layer(&self, digest: &Digest) -> io::Result<Beneath> {
@@ -296,7 +305,7 @@ impl Store {
         Ok(NewLayer { layers: &self.layers, name: Some(name), dir })
     }
 
-    /// Whoever makes a layer holds its lock for as long as it lives.
+    /// Whoever makes or opens a layer holds its lock.
     fn is_abandoned(&self, name: &str) -> bool {
         self.layers.open_dir(Path::new(name)).is_ok_and(|dir| {
             rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok()

@@ -773,7 +773,11 @@ fn layers_live_as_long_as_somebody_has_them() {
     lab.store.remove(&"copy".parse().unwrap(), &[]).unwrap();
     assert_eq!(lab.store.collect_garbage(&in_use).unwrap(), 0);
     assert_eq!(lab.store.collect_garbage(&[]).unwrap(), 1);
-    lab.store.open_layers(&other).unwrap();
+    let held = lab.store.open_layers(&other).unwrap();
+    lab.store.remove(&"two".parse().unwrap(), &[]).unwrap();
+    assert_eq!(lab.store.collect_garbage(&[]).unwrap(), 0);
+    drop(held);
+    assert_eq!(lab.store.collect_garbage(&[]).unwrap(), 2);
     assert!(lab.store.open_layers(&image).is_err());
     let missing = lab.store.remove(&"one".parse().unwrap(), &[]);
     assert!(matches!(missing, Err(ImageError::NotFound(_))));

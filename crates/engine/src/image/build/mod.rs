@@ -59,6 +59,11 @@ pub async fn build(
     env: BuildEnv,
     progress: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Image, ImageError> {
+    let progress = |line: &str| {
+        if let Some(text) = worth_saying(line) {
+            progress(text);
+        }
+    };
     let cache = Cache::open(&env.cache_dir)?;
     let mut layers = Vec::new();
     if !env.rebuild {
@@ -121,6 +126,37 @@ fn install(store: &Store, recipe: Recipe, layers: &[Layer]) -> Result<Image, Ima
     store.install(&recipe.image_name()?, sources.collect(), recipe.config()?)
 }
 
+/// What a person wants to see of the programs' lines; an error shows them all.
+fn worth_saying(line: &str) -> Option<&str> {
+    const NOISE: [&str; 9] = [
+        "I: running --",
+        "I: skipping ",
+        "W: Download is performed unsandboxed",
+        "Looking in links",
+        "Processing ./wheels/",
+        "Selecting previously unselected",
+        "Preparing to unpack",
+        "(Reading database",
+        "Reading ",
+    ];
+    let line = line.trim();
+    let is_noise = line.is_empty() || NOISE.iter().any(|start| line.starts_with(start));
+    (!is_noise).then(|| line.strip_prefix("I: ").unwrap_or(line))
+}
+
 fn failed(text: impl Into<String>) -> ImageError {
     ImageError::Build(text.into())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn noise_is_not_said() {
+        assert_eq!(worth_saying("I: installing packages..."), Some("installing packages..."));
+        assert_eq!(worth_saying("I: running --setup-hook in shell: x"), None);
+        assert_eq!(worth_saying("  "), None);
+        assert_eq!(worth_saying("compiling"), Some("compiling"));
+    }
 }
