@@ -202,6 +202,9 @@ def main():
     start = time.perf_counter()
     try:
         asyncio.run(story())
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     except Wrong as wrong:
         print(f"\nWRONG: {wrong}", file=sys.stderr)
         return 1

@@ -1,3 +1,5 @@
+//! The documented table, row by row, and what is refused.
+
 use super::*;
 
 /// A directory that holds one `sandkasten.yaml`, and sources that read it as `./sandkasten.yaml`.
