@@ -46,7 +46,7 @@ pub struct Defaults {
     pub shell: ShellPreference,
 }
 
-/// The most that a session may ask for; all sessions together never get more.
+/// The most that one session may ask for.
 #[derive(Debug, Clone)]
 pub struct Ceilings {
     /// Cores.

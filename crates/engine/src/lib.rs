@@ -401,17 +401,23 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
     })
 }
 
-/// The cap over all sessions: what the operator lets one have of memory and CPU, and of pids all that
-/// the host can do without.
+/// The cap over all sessions together: what the host can do without. A ceiling for one session says
+/// nothing about how many such sessions there may be.
 fn over_all_sessions(config: &Config) -> Result<CgroupLimits, StartError> {
     const HOST_PIDS: u64 = 4096;
+    const HOST_MEMORY_PERCENT: u64 = 10;
     const PIDS_FILE: &str = "/proc/sys/kernel/pid_max";
     let pid_max = std::fs::read_to_string(PIDS_FILE)
         .map_err(|source| StartError::DataDir { path: PIDS_FILE.into(), source })?;
     let pid_max: u64 = pid_max.trim().parse().unwrap_or(32_768);
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = f64::from(u32::try_from(cores).unwrap_or(u32::MAX));
     Ok(CgroupLimits {
-        memory_bytes: config.ceilings.memory_mb.saturating_mul(1024 * 1024),
-        cpu_cores: config.ceilings.cpu,
+        memory_bytes: (memory / 100 * (100 - HOST_MEMORY_PERCENT))
+            .max(config.ceilings.memory_mb.saturating_mul(1024 * 1024)),
+        cpu_cores: cores.max(config.ceilings.cpu),
         pids: pid_max.saturating_sub(HOST_PIDS).max(config.ceilings.pids),
     })
 }
