@@ -28,10 +28,11 @@ fn sound(log: &str) -> Vec<Value> {
 #[test]
 fn a_08_no_field_forges_a_line() {
     let lab = Lab::start();
-    let session =
-        lab.session(&json!({ "name": EVIL, "labels": { "a": EVIL }, "env": { "A": EVIL } }));
+    let session = lab.session(&json!({ "env": { "A": EVIL } }));
     let encoded = sandkasten_e2e::session::escape(EVIL);
     for body in [
+        json!({ "name": EVIL }),
+        json!({ "labels": { "a": EVIL } }),
         json!({ "image": EVIL }),
         json!({ "workspace_id": EVIL }),
         json!({ "user": EVIL }),
