@@ -116,7 +116,7 @@ fn unit(filter: &[String]) -> anyhow::Result<Count> {
 /// Builds what a suite runs and says where it is.
 fn binaries(suite: &str) -> anyhow::Result<Vec<(String, OsString)>> {
     let mut variables = vec![("SANDKASTEN_TEST_BIN", build::release()?)];
-    if suite == "jail" {
+    if ["jail", "doctor"].contains(&suite) {
         variables.push(("SANDKASTEN_TEST_PROBE", build::probe()?));
     }
     if suite == "faults" {

@@ -401,6 +401,22 @@ impl Lab {
         command
     }
 
+    /// Runs a CLI command on this lab's data directory by a wrapper, which must exec it; the working
+    /// directory is [`Lab::dir`], with the data directory at `data`.
+    ///
+    /// # Panics
+    /// Where the wrapper can't be run.
+    #[must_use]
+    pub fn cli_within(&self, wrapper: &[&str], arguments: &[&str]) -> Output {
+        let plain = self.command(arguments);
+        let Some((first, rest)) = wrapper.split_first() else { return self.cli(arguments) };
+        let mut command = Command::new(first);
+        clear_settings(&mut command);
+        command.args(rest).arg(plain.get_program()).args(plain.get_args()).stdin(Stdio::null());
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(self.dir()).output().expect("run the wrapper")
+    }
+
     /// What the daemon has logged.
     #[must_use]
     pub fn log(&self) -> String {

@@ -72,6 +72,8 @@ fn entries(text: &str) -> Vec<(String, String)> {
         let text = quoted.map(|rest| rest.trim().trim_matches(['"', '\'']).to_owned());
         text.unwrap_or_else(|| panic!("tests/skips.toml: an entry without `{key}`"))
     };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let text = lines.collect::<Vec<_>>().join("\n");
     let blocks = text.split("[[skip]]").skip(1);
     blocks.map(|block| (value(block, "test"), value(block, "probe"))).collect()
 }

@@ -233,7 +233,10 @@ fn daemon_goes_to_the_background_and_stops() {
     assert_eq!((&stopped["stopped"], &stopped["pid"]), (&json!(true), &json!(pid)));
     // Whoever adopts orphans on this host may leave it as a zombie for a while.
     let state = host::status(pid, "State");
-    assert!(state.is_empty() || state.starts_with('Z'), "it runs on when stop says that it is gone");
+    assert!(
+        state.is_empty() || state.starts_with('Z'),
+        "it runs on when stop says that it is gone"
+    );
     assert_eq!(json_of(&lab.cli(&["stop", "--json"]))["stopped"], false);
     assert!(lab.data_dir.join("daemon.log").is_file());
 }

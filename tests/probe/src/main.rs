@@ -26,6 +26,9 @@
 //! eat KIND MIB         memory of a kind (see `eat`)
 //! fill PATH MIB        a file of that size
 //! ```
+//!
+//! On the host, `probe --without CALL=ERRNO,… PROGRAM ARG…` runs a program that the kernel refuses some
+//! system calls, as an older kernel or a stricter host would.
 
 mod eat;
 mod load;
@@ -37,11 +40,35 @@ use std::io;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, calls, program, arguments @ ..] = words.as_slice()
+        && flag == "--without"
+    {
+        let error = without(calls, program, arguments);
+        eprintln!("probe: {error}");
+        return ExitCode::from(126);
+    }
     let mut memory = Memory::default();
-    for step in std::env::args().skip(1) {
+    for step in words {
         println!("{}", perform(&step, &mut memory));
     }
     ExitCode::SUCCESS
+}
+
+/// Becomes a program that is refused some calls; only comes back where that fails.
+fn without(calls: &str, program: &str, arguments: &[String]) -> io::Error {
+    let mut refused = Vec::new();
+    for word in calls.split(',') {
+        let (name, errno) = word.split_once('=').unwrap_or((word, "1"));
+        let (Some(number), Ok(errno)) = (number_of(name), errno.parse()) else {
+            return io::Error::other(format!("not CALL=ERRNO: {word}"));
+        };
+        refused.push((u32::try_from(number).unwrap_or(u32::MAX), errno));
+    }
+    match sys::refuse(&refused) {
+        Ok(()) => std::os::unix::process::CommandExt::exec(Command::new(program).args(arguments)),
+        Err(error) => error,
+    }
 }
 
 /// What steps hand on to each other, and what their pointers lead to.
@@ -200,6 +227,9 @@ fn number_of(name: &str) -> Option<i64> {
         "setresgid" => libc::SYS_setresgid,
         "socket" => libc::SYS_socket,
         "sethostname" => libc::SYS_sethostname,
+        "fsconfig" => libc::SYS_fsconfig,
+        "seccomp" => libc::SYS_seccomp,
+        "execveat" => libc::SYS_execveat,
         "bpf" => libc::SYS_bpf,
         "keyctl" => libc::SYS_keyctl,
         "io_uring_setup" => libc::SYS_io_uring_setup,

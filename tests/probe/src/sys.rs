@@ -100,3 +100,30 @@ pub fn look(start: *mut u8, offset: usize) -> u8 {
     // SAFETY: as above; volatile, so that the read happens.
     unsafe { place.read_volatile() }
 }
+
+/// Makes the kernel answer some system calls with an error, for this process and all that it
+/// executes. Takes CAP_SYS_ADMIN.
+pub fn refuse(calls: &[(u32, u16)]) -> io::Result<()> {
+    const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+    let statement = |code: u32, k: u32| filter(code, k, 0, 0);
+    // The number is the first field of struct seccomp_data.
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for &(number, errno) in calls {
+        program.push(filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 0, 1));
+        program.push(statement(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | u32::from(errno),
+        ));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, ALLOW));
+    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let header = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    let address = &raw const header as i64;
+    call(libc::SYS_seccomp, [i64::from(libc::SECCOMP_SET_MODE_FILTER), 0, address, 0, 0, 0])
+        .map(drop)
+}
+
+fn filter(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    // Codes are small by definition.
+    libc::sock_filter { code: (code & 0xffff) as u16, jt, jf, k }
+}
