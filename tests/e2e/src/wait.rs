@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,4 +63,28 @@ pub fn ends_within(child: &Child, limit: Duration) -> bool {
 /// Where there is no room for it.
 pub fn scratch_file() -> std::io::Result<File> {
     tempfile::tempfile()
+}
+
+/// Does something, and something else again and again until it is done, also where it panics.
+pub fn meanwhile<T>(again: impl FnMut() + Send, act: impl FnOnce() -> T) -> T {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        let mut again = again;
+        scope.spawn({
+            let over = &over;
+            move || {
+                while !over.load(Ordering::Relaxed) {
+                    again();
+                }
+            }
+        });
+        act()
+    })
 }

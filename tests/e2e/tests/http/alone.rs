@@ -1,13 +1,12 @@
 //! A-03 by the clock, A-10, A-15 under load, A-16: what loads the host or measures it.
 
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandkasten_e2e::http::Client;
 use sandkasten_e2e::session::encode;
-use sandkasten_e2e::{Lab, host};
+use sandkasten_e2e::{Lab, host, wait};
 use serde_json::json;
 
 fn median(times: &mut [Duration]) -> Duration {
@@ -55,15 +54,11 @@ fn raise_file_limit() {
     setrlimit(Resource::Nofile, raised).expect("raise the limit of files");
 }
 
-/// Times of a healthy client's requests until `over`.
-fn healthy(client: &Client, over: &AtomicBool) -> Vec<Duration> {
-    let mut times = Vec::new();
-    while !over.load(Ordering::Relaxed) {
-        let answer = client.get("/v1/sessions");
-        assert_eq!(answer.status(), 200, "{answer}");
-        times.push(answer.took);
-    }
-    times
+/// The time of one request of a healthy client.
+fn time_of_a_request(client: &Client) -> Duration {
+    let answer = client.get("/v1/sessions");
+    assert_eq!(answer.status(), 200, "{answer}");
+    answer.took
 }
 
 /// Two thousand connections that send a head byte by byte, or a body, or nothing.
@@ -83,13 +78,9 @@ fn a_10_slow_clients_hold_nobody_up() {
             .expect("send");
         slow.push(socket);
     }
-    let over = AtomicBool::new(false);
-    let (mut times, closed) = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| healthy(&lab.client, &over));
-        let closed = drip(&slow, Duration::from_secs(20));
-        over.store(true, Ordering::Relaxed);
-        (asking.join().expect("asking goes on"), closed)
-    });
+    let mut times = Vec::new();
+    let ask = || times.push(time_of_a_request(&lab.client));
+    let closed = wait::meanwhile(ask, || drip(&slow, Duration::from_secs(20)));
     let p99 = p99(&mut times);
     assert!(p99 < Duration::from_millis(250), "a healthy client waits {p99:?}");
     // Heads that are never whole are not waited for; what arrives in drops is no exception.
@@ -103,7 +94,7 @@ fn drip(sockets: &[TcpStream], time: Duration) -> usize {
         for mut socket in sockets {
             drop(std::io::Write::write(&mut socket, b"x"));
         }
-        sandkasten_e2e::wait::prescribed(Duration::from_secs(1));
+        wait::prescribed(Duration::from_secs(1));
     }
     let closed = |socket: &&TcpStream| {
         socket.set_nonblocking(true).expect("a socket");
@@ -134,7 +125,7 @@ fn a_10_too_many_connections_are_told() {
     told.error(503, "OVERLOADED");
     assert!(told.header("Retry-After").is_some(), "{told}");
     drop(held);
-    sandkasten_e2e::wait::until("it serves again", Duration::from_secs(5), || {
+    wait::until("it serves again", Duration::from_secs(5), || {
         lab.client.request("GET", "/healthz").try_send().is_ok_and(|answer| answer.status() == 200)
     });
 }
@@ -144,30 +135,16 @@ fn a_15_health_answers_under_full_load() {
     let lab = Lab::start();
     let sessions: Vec<_> =
         (0..8).map(|_| lab.session(&json!({ "limits": { "cpu": 0.5 } }))).collect();
-    let over = AtomicBool::new(false);
-    let mut times = std::thread::scope(|scope| {
+    let mut times = Vec::new();
+    std::thread::scope(|scope| {
         for session in &sessions {
             let (client, path) = (&lab.client, session.path("/exec"));
-            scope.spawn(move || {
-                client.post(
-                    &path,
-                    &json!({ "cmd": "yes | head -c 300000000 > /dev/null; echo over" }),
-                )
-            });
+            let body = json!({ "cmd": "yes | head -c 300000000 > /dev/null; echo over" });
+            scope.spawn(move || client.post(&path, &body));
         }
-        let asking = scope.spawn(|| {
-            let client = lab.client.anonymous();
-            let mut times = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let answer = client.get("/healthz");
-                assert_eq!(answer.status(), 200);
-                times.push(answer.took);
-            }
-            times
-        });
-        sandkasten_e2e::wait::prescribed(Duration::from_secs(5));
-        over.store(true, Ordering::Relaxed);
-        asking.join().expect("asking goes on")
+        let client = lab.client.anonymous();
+        let ask = || times.push(client.get("/healthz").took);
+        wait::meanwhile(ask, || wait::prescribed(Duration::from_secs(5)));
     });
     assert!(p99(&mut times) < Duration::from_millis(100), "healthz: {:?}", p99(&mut times));
 }
@@ -179,28 +156,22 @@ fn a_16_bodies_do_not_fill_the_memory() {
     let session = lab.session(&json!({ "limits": { "memory_mb": 1024 } }));
     let body =
         json!({ "path": "/workspace/x", "content_base64": encode(&vec![0; 47 << 20]) }).to_string();
-    let over = AtomicBool::new(false);
-    let (most, statuses) = std::thread::scope(|scope| {
-        let watching = scope.spawn(|| {
-            let mut most = 0;
-            while !over.load(Ordering::Relaxed) {
-                most = most.max(host::anonymous_bytes(lab.pid()));
-                std::thread::yield_now();
-            }
-            most
-        });
-        let senders: Vec<_> = (0..64)
-            .map(|_| {
-                let (client, path, body) = (&lab.client, session.path("/fs/write"), &body);
-                scope.spawn(move || {
-                    client.request("POST", &path).body(body.as_bytes()).send().status()
-                })
-            })
-            .collect();
-        let statuses: Vec<u16> =
-            senders.into_iter().map(|sender| sender.join().expect("an answer")).collect();
-        over.store(true, Ordering::Relaxed);
-        (watching.join().expect("watching goes on"), statuses)
+    let mut most = 0;
+    let pid = lab.pid();
+    let look = || {
+        most = most.max(host::anonymous_bytes(pid));
+        std::thread::yield_now();
+    };
+    let statuses = wait::meanwhile(look, || {
+        std::thread::scope(|scope| {
+            let send = || {
+                let request = lab.client.request("POST", &session.path("/fs/write"));
+                request.body(body.as_bytes()).send().status()
+            };
+            let senders: Vec<_> = (0..64).map(|_| scope.spawn(send)).collect();
+            let all = senders.into_iter().map(|sender| sender.join().expect("an answer"));
+            all.collect::<Vec<u16>>()
+        })
     });
     assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
     assert!(statuses.contains(&200), "{statuses:?}");

@@ -1,6 +1,5 @@
 //! what loads the whole host. Nothing runs beside these.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sandkasten_e2e::{Lab, Session, host, requires, wait};
@@ -18,20 +17,9 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 
 /// Times of `GET /healthz` for as long as `during` runs.
 fn health_during(lab: &Lab, during: impl FnOnce()) -> Vec<Duration> {
-    let over = AtomicBool::new(false);
-    let client = lab.client.clone();
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            let mut times = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                times.push(client.get("/healthz").took);
-            }
-            times
-        });
-        during();
-        over.store(true, Ordering::Relaxed);
-        asking.join().expect("asking goes on")
-    })
+    let mut times = Vec::new();
+    wait::meanwhile(|| times.push(lab.client.get("/healthz").took), during);
+    times
 }
 
 #[test]
@@ -68,19 +56,12 @@ fn stays_below_the_limit(step: &str) {
     let command = session.probe_command(&[step]);
     let before = host::memory_available();
     let mut least = before;
-    let over = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| {
-        let watching = scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                least = least.min(host::memory_available());
-                std::thread::yield_now();
-            }
-        });
-        let done = session.exec_with(&json!({ "cmd": command, "timeout_ms": 60_000 }));
-        over.store(true, Ordering::Relaxed);
-        watching.join().expect("watching goes on");
-        done
-    });
+    let request = json!({ "cmd": command, "timeout_ms": 60_000 });
+    let look = || {
+        least = least.min(host::memory_available());
+        std::thread::yield_now();
+    };
+    let done = wait::meanwhile(look, || session.exec_with(&request));
     // The host's own business goes on meanwhile.
     let fall = before.saturating_sub(least) / MIB;
     assert!(fall < LIMIT_MIB + 128, "{step}: the host lost {fall} MiB: {}", done.body);
