@@ -9,23 +9,27 @@ use serde_json::json;
 #[test]
 fn c71_sessions_survive_the_daemon() {
     let mut lab = Lab::start();
-    let ids: Vec<String> = {
-        let sessions = [(); 3].map(|()| lab.session(&json!({ "workspace_id": null })));
-        for (number, session) in sessions.iter().enumerate() {
-            session.run(&format!("cd /tmp; K={number}; echo {number} > /workspace/mine"));
-        }
-        sessions[0].run("while :; do echo x >> /tmp/loop; sleep 0.1; done > /dev/null 2>&1 &");
-        // The daemon dies under this one: the client sees a broken connection, no answer.
-        let mut stream =
-            sessions[1].stream(&json!({ "cmd": "echo on; sleep 2; echo over > /tmp/over" }));
-        assert!(stream.next().is_some_and(|event| event.data["chunk"] == "on\n"));
-        let ids = sessions.iter().map(|session| session.id.clone()).collect();
-        // They are deleted below, one by one.
-        sessions.into_iter().for_each(std::mem::forget);
-        ids
+    let client = lab.client.clone();
+    let make = |number: usize| {
+        let id = client.post("/v1/sessions", &json!({})).ok(201)["id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        let cmd = format!("cd /tmp; K={number}; echo {number} > /workspace/mine");
+        client.post(&format!("/v1/sessions/{id}/exec"), &json!({ "cmd": cmd })).ok(200);
+        id
     };
+    let ids: Vec<String> = (0..3).map(make).collect();
+    let cmd = "while :; do echo x >> /tmp/loop; sleep 0.1; done > /dev/null 2>&1 &";
+    client.post(&format!("/v1/sessions/{}/exec", ids[0]), &json!({ "cmd": cmd })).ok(200);
+    // The daemon dies under this one. That is no disconnect of the client.
+    let cmd = json!({ "cmd": "echo on; sleep 2; echo over > /tmp/over" });
+    let path = format!("/v1/sessions/{}/exec/stream", ids[1]);
+    let mut stream = client.request("POST", &path).json(&cmd).stream().events();
+    assert!(stream.next().is_some_and(|event| event.data["chunk"] == "on\n"));
     let inits: Vec<Option<u32>> = ids.iter().map(|id| host::init_of(id)).collect();
     lab.kill();
+    drop(stream);
     let start = std::time::Instant::now();
     lab.restart();
     assert!(start.elapsed() < Duration::from_secs(10), "restart took {:?}", start.elapsed());

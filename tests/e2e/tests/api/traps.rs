@@ -102,7 +102,7 @@ fn trap_06_the_path_comes_before_the_files() {
     let session = python(&lab);
     let binary: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let files: [(&str, &str, &[u8]); 3] =
-        [("file", "one", &binary), ("files", "t%22w%0Do", b"\r\n--b"), ("files", "three", b"")];
+        [("file", "one", &binary), ("files", "t%22w%0Do", b"\r\n--c"), ("files", "three", b"")];
     let body = form("/workspace/in", &files);
     let request = session.request("POST", "/fs/upload");
     let answer =
