@@ -378,6 +378,15 @@ impl Lab {
         }
     }
 
+    /// Takes a variable from the environment that the next start gets.
+    ///
+    /// # Panics
+    /// Where the lab is shared.
+    pub fn unset(&mut self, name: &str) {
+        let own = self.own.as_mut().expect("a lab of one's own");
+        own.builder.variables.retain(|(known, _)| known != name);
+    }
+
     /// Runs a CLI command on this lab's data directory.
     ///
     /// # Panics

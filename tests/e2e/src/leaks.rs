@@ -82,7 +82,8 @@ pub fn of_daemon(data_dir: &Path, marks: &[String]) -> Vec<String> {
 }
 
 /// Uid ranges that are still claimed in the name of a data directory.
-fn claims_of(data_dir: &str) -> Vec<String> {
+#[must_use]
+pub fn claims_of(data_dir: &str) -> Vec<String> {
     let dir = Path::new("/run/sandkasten/uids");
     let mut found = Vec::new();
     for claim in host::names(dir) {

@@ -82,7 +82,7 @@ impl Document {
         let Some(operation) = self.operation(method, path) else {
             // No such route or method: only an error can come back.
             return match answer.status() {
-                401 | 403 | 404 | 405 => {
+                400 | 401 | 403 | 404 | 405 => {
                     self.validate(&reference("ErrorBody"), &body(answer)?, "$")
                 }
                 status => Err(format!("status {status} of a route that is not documented")),
