@@ -154,13 +154,17 @@ impl Source {
     /// from being run, and the shell goes on. A FIFO without a writer reads as ended, but hangs up
     /// only when it has had one.
     pub(crate) fn was_opened(&self) -> bool {
-        let wanted = PollFlags::IN;
-        let mut polled = [PollFd::new(&self.read, wanted)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_something = || {
+            let mut polled = [PollFd::new(&self.read, PollFlags::IN)];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
+        };
         self.is_over
             || self.stream == Stream::Pty
-            || rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
+            || has_something()
             || rustix::io::read(&self.read, &mut [0]) == Err(Errno::AGAIN)
+            // A shell that had it open a moment ago has closed it since.
+            || has_something()
     }
 
     /// The command is over: what is there now has still to be read.
