@@ -178,9 +178,7 @@ fn bans() -> Vec<Ban> {
     for text in ["env::var", "env::args", "env::vars"] {
         all.push(ban(text, "only `sandkasten` reads argv and the environment", library));
     }
-    for text in ["StatusCode", "http::"] {
-        all.push(ban(text, "engine knows no HTTP", engine));
-    }
+    all.push(ban("StatusCode", "engine knows no HTTP", engine));
     // Written in two parts, so that this file does not break its own rule.
     for (host, rest) in
         [("py", "pi.org"), ("crates", ".io/"), ("npm", "js.org"), ("deb.debian", ".org")]
@@ -256,7 +254,9 @@ fn rust_rules(name: &str, text: &str) -> Vec<String> {
 
 /// Whether a line has an unsafe block, function or implementation.
 fn says_unsafe(line: &str) -> bool {
-    let code = line.split("//").next().unwrap_or_default();
+    // Every second part between quotes is a text.
+    let code: String = line.split('"').step_by(2).collect();
+    let code = code.split("//").next().unwrap_or_default();
     ["{", "fn", "impl", "extern", "trait"]
         .iter()
         .any(|next| code.contains(&format!("unsafe {next}")))
@@ -280,6 +280,7 @@ mod test {
     fn unsafe_is_seen_and_talk_about_it_is_not() {
         assert!(says_unsafe("    unsafe { f() }") && says_unsafe("pub unsafe fn f() {}"));
         assert!(!says_unsafe("// unsafe { }") && !says_unsafe("unsafe_code = \"deny\""));
+        assert!(!says_unsafe("contains(\"unsafe {\")"));
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! The database: rows come back, the first end stays, a key makes one session, damage is refused.
+
 use std::collections::BTreeMap;
 
 use sandkasten_types::session::Status;
