@@ -298,6 +298,7 @@ impl Running {
             duration_ms: u64::try_from(finished.since(self.started).as_millis())
                 .unwrap_or(u64::MAX),
             shell_restarted: self.shell_restarted,
+            state_lost: false,
             output_bytes: self.output_bytes,
             dropped_bytes: self.dropped_bytes,
         }

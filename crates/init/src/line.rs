@@ -32,9 +32,9 @@ pub(crate) enum Text<'a> {
 /// Names and values of one command's environment.
 pub(crate) type Env = [(Vec<u8>, Vec<u8>)];
 
-/// First line of a new shell: enters `cwd` (else `/`), and answers with the version of bash (empty in
+/// First line of a new shell: enters `cwd` (else `/`), does what `load` says, and answers with the version of bash (empty in
 /// another shell) and the working directory.
-pub(crate) fn start(shell: Shell, cwd: &[u8], status: &str) -> Vec<u8> {
+pub(crate) fn start(shell: Shell, cwd: &[u8], load: &[u8], status: &str) -> Vec<u8> {
     let call = caller(shell);
     let mut line = Vec::new();
     push(&mut line, &[call, b"cd -- ", &quote(cwd), b" || ", call, b"cd /; "]);
@@ -43,6 +43,7 @@ pub(crate) fn start(shell: Shell, cwd: &[u8], status: &str) -> Vec<u8> {
     if shell == Shell::Bash {
         push(&mut line, &[call, b"declare -x OLDPWD; "]);
     }
+    line.extend_from_slice(load);
     push(&mut line, &[call, b"printf '%s %s\\0' \"${BASH_VERSION-}\" \"${PWD-}\" >"]);
     push(&mut line, &[status.as_bytes(), b"\n"]);
     line
@@ -173,7 +174,7 @@ fn argument(text: Text<'_>) -> Vec<u8> {
     }
 }
 
-fn quote(text: &[u8]) -> Vec<u8> {
+pub(crate) fn quote(text: &[u8]) -> Vec<u8> {
     let mut quoted = Vec::with_capacity(text.len() + 2);
     quoted.push(b'\'');
     for part in text.split_inclusive(|b| *b == b'\'') {
@@ -186,7 +187,7 @@ fn quote(text: &[u8]) -> Vec<u8> {
     quoted
 }
 
-fn push(line: &mut Vec<u8>, parts: &[&[u8]]) {
+pub(crate) fn push(line: &mut Vec<u8>, parts: &[&[u8]]) {
     for part in parts {
         line.extend_from_slice(part);
     }

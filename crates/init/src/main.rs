@@ -16,6 +16,7 @@
 
 mod clock;
 mod cwd;
+mod dump;
 mod exec;
 mod files;
 mod kill;

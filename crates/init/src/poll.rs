@@ -26,6 +26,8 @@ pub(crate) enum Token {
     Script(u32),
     Status(u32),
     Output(u32),
+    /// A shell says something of its state.
+    Dump(u32),
 }
 
 /// What is waited for.
@@ -109,6 +111,7 @@ impl Token {
             Self::Script(id) => (5, id),
             Self::Status(id) => (6, id),
             Self::Output(id) => (7, id),
+            Self::Dump(id) => (8, id),
         };
         EventData::new_u64(u64::from(kind) << 32 | u64::from(id))
     }
@@ -125,6 +128,7 @@ impl Token {
             5 => Self::Script(id),
             6 => Self::Status(id),
             7 => Self::Output(id),
+            8 => Self::Dump(id),
             _ => return None,
         })
     }

@@ -87,10 +87,19 @@ impl RunDir {
 
     /// A FIFO for the payload's writing, its read end open and non-blocking.
     pub(crate) fn fifo(&self) -> io::Result<Fifo> {
+        self.fifo_with(OFlags::RDONLY)
+    }
+
+    /// Such a FIFO that does not end while init has it.
+    pub(crate) fn fifo_for_both(&self) -> io::Result<Fifo> {
+        self.fifo_with(OFlags::RDWR)
+    }
+
+    fn fifo_with(&self, access: OFlags) -> io::Result<Fifo> {
         let name = random_name()?;
         rustix::fs::mkfifoat(&*self.dir, &name, Mode::from_raw_mode(FIFO_MODE))?;
         let name = self.entry(name, AtFlags::empty());
-        let read = open_fifo(&*name.dir, &name.name, OFlags::RDONLY)?;
+        let read = open_fifo(&*name.dir, &name.name, access)?;
         Ok(Fifo { name, read })
     }
 

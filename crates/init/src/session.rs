@@ -9,6 +9,7 @@ use sandkasten_protocol::{Exec, FromInit, Hello, How, ToInit, VERSION};
 
 use crate::clock::Moment;
 use crate::cwd;
+use crate::dump::{Dumping, Got};
 use crate::exec::{Outcome, Phase, Running, Step};
 use crate::files::Files;
 use crate::kill::{Found as Met, Hunt, Killer};
@@ -18,7 +19,7 @@ use crate::output::Late;
 use crate::poll::Token;
 use crate::processes::Kept;
 use crate::shell::{Change, Found, Setup, ShellProcess};
-use crate::state::Saved;
+use crate::state::{self, Saved};
 use crate::status::{Record, Said};
 use crate::supervisor::Ended;
 use crate::world::World;
@@ -44,6 +45,10 @@ pub(crate) struct Session {
     hunts: Vec<Hunt>,
     late: Late,
     saved: Saved,
+    /// The shell is writing its state. The next command waits for that.
+    dumping: Option<Dumping>,
+    /// The shell is not to be trusted with another command.
+    is_to_be_replaced: bool,
     next_exec: u64,
     /// The end of a command that no engine has heard of.
     untold: Option<FromInit>,
@@ -57,7 +62,7 @@ impl Session {
         nonce: [u8; 16],
         children: OwnedFd,
         setup: Setup,
-        cwd: Vec<u8>,
+        saved: Saved,
     ) -> Self {
         let found = setup.find(&world);
         let files = Files::new(setup.ids);
@@ -74,7 +79,9 @@ impl Session {
             kept: Kept::new(),
             hunts: Vec::new(),
             late: Late::default(),
-            saved: Saved::new(cwd),
+            saved,
+            dumping: None,
+            is_to_be_replaced: false,
             next_exec: 1,
             untold: None,
             files,
@@ -106,7 +113,8 @@ impl Session {
         let shell = self.shell.as_ref().and_then(ShellProcess::next_moment);
         let running = self.running.as_ref().and_then(Running::next_moment);
         let hunts = self.hunts.iter().map(Hunt::next_moment);
-        let next = shell.into_iter().chain(running).chain(hunts).min()?;
+        let dump = self.dumping.as_ref().map(Dumping::next_moment);
+        let next = shell.into_iter().chain(running).chain(hunts).chain(dump).min()?;
         Some(next.since(Moment::now()))
     }
 
@@ -117,6 +125,10 @@ impl Session {
             Token::Connection(id) => self.on_connection(id),
             Token::Output(id) => self.on_output(id),
             Token::Status(id) if self.is_status_of_running(id) => self.on_status(),
+            Token::Dump(id) if self.dumping.as_ref().is_some_and(|d| d.id() == id) => {
+                self.on_dump();
+            }
+            Token::Dump(_) => {}
             Token::Report(_) | Token::ShellEnd(_) | Token::Script(_) | Token::Status(_) => {
                 let Some(shell) = self.shell.as_mut() else { return };
                 let change = shell.on_event(&mut self.world, token);
@@ -252,9 +264,8 @@ impl Session {
         self.kept.clear();
         // The payload may have put another in its place, or none.
         let Some(found) = self.setup.find(&self.world) else { return };
-        let cwd = self.saved.cwd().to_vec();
-        let world = &mut self.world;
-        self.shell = ShellProcess::start(world, &self.setup, &found, &cwd).ok();
+        self.saved.note_new_shell();
+        self.shell = ShellProcess::start(&mut self.world, &self.setup, &found, &self.saved).ok();
         self.found = Some(found);
     }
 
@@ -271,6 +282,7 @@ impl Session {
 
     fn on_shell_ended(&mut self, ended: Ended) {
         self.take_last_record();
+        self.take_last_dump();
         if let Some(shell) = self.shell.take() {
             self.forget_shell(shell, ended);
         }
@@ -305,13 +317,23 @@ impl Session {
         }
         // One that dies before it is ready would die again: it is tried once more when it is needed.
         // So would one that is killed again and again without a command between.
-        if was_ready && std::mem::take(&mut self.shell_is_wanted) {
+        // What it was to load may be why: that is tried again, and then done without.
+        let again = if was_ready {
+            std::mem::take(&mut self.shell_is_wanted)
+        } else {
+            self.saved.on_failed_load()
+        };
+        if again {
             self.start_shell();
         }
     }
 
     /// Ends the shell and starts another; what it has started lives on.
     fn replace_shell(&mut self) {
+        if let Some(dumping) = self.dumping.take() {
+            dumping.close(&self.world.poller);
+        }
+        self.is_to_be_replaced = false;
         if let Some(shell) = self.shell.take() {
             shell.signal(&self.world, Signal::KILL);
             shell.close(&self.world);
@@ -367,13 +389,14 @@ impl Session {
             (Step::Cwd, Some(_)) => Outcome::of(How::BadCwd),
         };
         self.saved.take_over(cwd);
+        self.saved.note_finished();
         let has_broken_heap = outcome.exit_code == 2
             && self.shell.as_ref().is_some_and(|s| s.breaks_on_open_substitution)
             && running.exec.cmd.windows(2).any(|two| two == b"$(");
         running.finish(&self.world, outcome);
         if has_broken_heap {
             running.shell_restarted = true;
-            self.replace_shell();
+            self.is_to_be_replaced = true;
         }
     }
 
@@ -381,7 +404,14 @@ impl Session {
     fn kill_running(&mut self, why: How) {
         let Some(running) = self.running.as_mut() else { return };
         match running.phase {
-            Phase::Waiting => drop(running.finish(&self.world, Outcome::of(why))),
+            Phase::Waiting => {
+                running.finish(&self.world, Outcome::of(why));
+                // The shell has had the command's whole time for its state.
+                if why == How::Timeout && self.dumping.is_some() {
+                    running.shell_restarted = true;
+                    self.replace_shell();
+                }
+            }
             Phase::Line { .. } => {
                 let tree = self.shell.as_ref().and_then(|s| Some((s, s.tree()?)));
                 if let Some((shell, tree)) = tree {
@@ -412,6 +442,7 @@ impl Session {
         }
         let world = &self.world;
         self.hunts.retain_mut(|hunt| hunt.on_time(world, now) == Met::Something);
+        self.look_at_dump(now);
         let Some(running) = self.running.as_mut() else { return };
         if running.is_timed_out(now) {
             self.kill_running(How::Timeout);
@@ -438,6 +469,7 @@ impl Session {
     fn proceed(&mut self) {
         while let Some(running) = self.running.as_mut() {
             match &running.phase {
+                Phase::Waiting if self.dumping.is_some() => return,
                 Phase::Waiting => match &self.shell {
                     Some(shell) if shell.is_ready() => self.say_next_line(),
                     Some(_) => return,
@@ -484,10 +516,9 @@ impl Session {
 
     fn end_running(&mut self, outcome: &Outcome) {
         let Some(running) = self.running.take() else { return };
-        let end = FromInit::End {
-            exec: running.exec.id,
-            end: running.end(outcome, self.saved.cwd().to_vec()),
-        };
+        let mut end = running.end(outcome, self.saved.cwd().to_vec());
+        end.state_lost = self.saved.take_lost();
+        let end = FromInit::End { exec: running.exec.id, end };
         if self.world.link.is_attached() {
             self.world.link.send(&self.world.poller, &end, None);
         } else {
@@ -497,6 +528,76 @@ impl Session {
         self.late.take(&self.world.poller, sources);
         self.shell_is_wanted = true;
         self.note_kept();
+        self.start_dump();
+    }
+
+    // ---- its state ----
+
+    /// Asks the shell for its state, where a command has changed it.
+    fn start_dump(&mut self) {
+        let Some(shell) = self.shell.as_mut() else { return };
+        if self.saved.is_stale() && shell.is_ready() {
+            // No descriptor or no room: the last dump stays.
+            if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind) {
+                shell.say(&self.world, &state::dump_line(shell.kind, &dumping.path()));
+                self.dumping = Some(dumping);
+                return;
+            }
+        }
+        self.replace_if_broken();
+    }
+
+    fn on_dump(&mut self) {
+        let Some(dumping) = self.dumping.as_mut() else { return };
+        match dumping.read(&self.saved) {
+            Got::NotYet => {}
+            Got::Whole(dump) => {
+                if let Some(dump) = dump {
+                    self.saved.keep(dump);
+                }
+                self.end_dump();
+            }
+            Got::Broken => self.end_dump(),
+        }
+    }
+
+    fn end_dump(&mut self) {
+        if let Some(dumping) = self.dumping.take() {
+            dumping.close(&self.world.poller);
+        }
+        self.replace_if_broken();
+    }
+
+    fn replace_if_broken(&mut self) {
+        if std::mem::take(&mut self.is_to_be_replaced) {
+            self.replace_shell();
+        }
+    }
+
+    /// The shell has ended: what it has written may be whole.
+    fn take_last_dump(&mut self) {
+        self.is_to_be_replaced = false;
+        if let Some(dumping) = self.dumping.as_mut()
+            && let Got::Whole(Some(dump)) = dumping.read(&self.saved)
+        {
+            self.saved.keep(dump);
+        }
+        self.end_dump();
+    }
+
+    /// A shell that waits for its next line has written all that it will; one that takes for ever is
+    /// ended.
+    fn look_at_dump(&mut self, now: Moment) {
+        let Some(dumping) = self.dumping.as_mut() else { return };
+        if dumping.is_overdue(now) {
+            self.replace_shell();
+        } else if dumping.is_look_due(now)
+            && self.shell.as_ref().is_some_and(|s| s.waits_for_script(&self.world, self.setup.ids))
+        {
+            // What it has written before it began to wait.
+            self.on_dump();
+            self.end_dump();
+        }
     }
 
     /// What lives now outlives the timeout of a later command.

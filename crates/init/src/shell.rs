@@ -10,7 +10,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
@@ -24,6 +24,7 @@ use crate::poll::{Token, Want};
 use crate::processes::{Tree, signal_by};
 use crate::rights::Ids;
 use crate::runtime::ScriptPlace;
+use crate::state::{self, Saved};
 use crate::status::{Record, Said, Status};
 use crate::supervisor::{self, Ended, Program, Report, Supervisor};
 use crate::world::World;
@@ -146,14 +147,15 @@ fn name(kind: Shell) -> &'static str {
 }
 
 impl ShellProcess {
-    /// Starts a shell that enters `cwd`, else `/`.
+    /// Starts a shell that takes over what is saved.
     pub(crate) fn start(
         world: &mut World,
         setup: &Setup,
         found: &Found,
-        cwd: &[u8],
+        saved: &Saved,
     ) -> io::Result<Self> {
         let name = name(found.kind);
+        let load = saved.load_file(found.kind)?;
         let script = world.run.script(name)?;
         let status = Status::new(&mut world.poller, &world.run)?;
         let argument = CString::new(name).map_err(|_nul| io::ErrorKind::InvalidInput)?;
@@ -162,8 +164,9 @@ impl ShellProcess {
             argv: vec![argument.clone(), argument],
             env: &setup.env,
             ids: setup.ids,
-            dir: std::os::fd::AsFd::as_fd(&script.place.dir),
+            dir: script.place.dir.as_fd(),
             filter: &setup.filter,
+            third: load.as_ref().map(AsFd::as_fd),
             open_files: setup.open_files,
         };
         let started = supervisor::start(world.rights, &program);
@@ -176,7 +179,8 @@ impl ShellProcess {
         };
         let report_id = world.poller.fresh_id();
         world.poller.add(&supervisor.reports, Token::Report(report_id), Want::Read)?;
-        let first = line::start(found.kind, cwd, &status.path());
+        let words = if load.is_some() { state::load_words(found.kind) } else { Vec::new() };
+        let first = line::start(found.kind, saved.cwd(), &words, &status.path());
         let mut shell = Self {
             kind: found.kind,
             breaks_on_open_substitution: false,
@@ -257,7 +261,8 @@ impl ShellProcess {
             | Token::Report(_)
             | Token::Script(_)
             | Token::ShellEnd(_)
-            | Token::Status(_) => Change::None,
+            | Token::Status(_)
+            | Token::Dump(_) => Change::None,
         }
     }
 

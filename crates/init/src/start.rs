@@ -14,6 +14,7 @@ use crate::runtime::RunDir;
 use crate::session::Session;
 use crate::shell::Setup;
 use crate::spawn;
+use crate::state::Saved;
 use crate::world::World;
 
 /// Bytes of a configuration: an environment of execve's size fits.
@@ -44,9 +45,9 @@ pub(crate) fn session() -> Result<Session, Step> {
     // can't be set does no harm.
     rustix::thread::set_name(c"sandkasten-init").ok();
     at(Step::Descriptors, spawn::cloexec_from(3))?;
-    // The spool keeps its number; what is spooled comes with the execs that outlive the engine.
     let listener = at(Step::Descriptors, spawn::inherited(fd::LISTENER))?;
     let config = at(Step::Config, read_config())?;
+    let spool = at(Step::Descriptors, spawn::inherited(fd::SPOOL))?;
     let rights = at(Step::Rights, Rights::take())?;
     let run = at(Step::Places, RunDir::open())?;
     let proc = at(Step::Places, Proc::open())?;
@@ -55,8 +56,10 @@ pub(crate) fn session() -> Result<Session, Step> {
     at(Step::Socket, poller.add(&children, Token::Children, Want::Read))?;
     let link = at(Step::Socket, Link::new(&poller, listener, config.nonce))?;
     let world = World { poller, link, rights, proc, run };
-    let (nonce, cwd) = (config.nonce, config.cwd.clone());
-    Ok(Session::new(world, nonce, children, setup(config), cwd))
+    let names = config.env.iter().map(|(name, _)| name.clone()).collect();
+    let saved = Saved::new(config.cwd.clone(), Some(spool), names);
+    let nonce = config.nonce;
+    Ok(Session::new(world, nonce, children, setup(config), saved))
 }
 
 /// Whoever waits for init learns the step from its exit code; there is nobody to tell more.

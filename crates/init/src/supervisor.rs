@@ -33,6 +33,8 @@ pub(crate) struct Program<'a> {
     pub(crate) dir: BorrowedFd<'a>,
     /// Seccomp program; empty: none.
     pub(crate) filter: &'a [u8],
+    /// Becomes descriptor 3 of the program.
+    pub(crate) third: Option<BorrowedFd<'a>>,
     /// Limit of open files: init has raised its own.
     pub(crate) open_files: Rlimit,
 }
@@ -183,10 +185,24 @@ fn run_program(rights: Rights, program: &Program<'_>, wait: &OwnedFd) -> ! {
 
 fn prepare(rights: Rights, program: &Program<'_>, wait: &OwnedFd) -> io::Result<()> {
     rustix::process::fchdir(program.dir)?;
-    const WAIT: u32 = 3;
-    spawn::place(wait, WAIT.cast_signed())?;
-    spawn::close_from(WAIT + 1)?;
-    let wait = spawn::inherited(WAIT.cast_signed())?;
+    const THIRD: i32 = 3;
+    const FREE: i32 = 5;
+    // First out of the way, since either may stand where the other goes. These owners are forgotten:
+    // all their numbers are closed below.
+    let wait = rustix::io::fcntl_dupfd_cloexec(wait, FREE)?;
+    let place = match program.third {
+        Some(third) => {
+            let third = rustix::io::fcntl_dupfd_cloexec(third, FREE)?;
+            spawn::place(&third, THIRD)?;
+            std::mem::forget(third);
+            THIRD + 1
+        }
+        None => THIRD,
+    };
+    spawn::place(&wait, place)?;
+    std::mem::forget(wait);
+    spawn::close_from(place.cast_unsigned() + 1)?;
+    let wait = spawn::inherited(place)?;
     if rustix::io::read(&wait, &mut [0])? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

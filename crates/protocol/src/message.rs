@@ -142,6 +142,8 @@ pub struct End {
     pub duration_ms: u64,
     /// Another shell than the one that ran this command takes the next one.
     pub shell_restarted: bool,
+    /// The shell that takes the next command has not all of the state that the last finished one left.
+    pub state_lost: bool,
     /// Bytes that the command wrote, whether or not they were sent.
     pub output_bytes: u64,
     /// Bytes of them that were thrown away since no engine was connected.

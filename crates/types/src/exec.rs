@@ -61,6 +61,10 @@ pub struct ExecEnd {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     pub shell_restarted: bool,
+    /// The new shell has not all of the state that the last finished command left: it could not be
+    /// saved (above 16 MiB) or not be loaded.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub state_lost: bool,
     /// Something was left out of the output.
     pub truncated: bool,
     /// Bytes that the command wrote.
@@ -89,6 +93,11 @@ pub struct OomDetails {
 pub enum OomScope {
     /// That over all sessions together: this one was below its own.
     Host,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The answer of a blocking exec.

@@ -61,6 +61,7 @@ fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
         exit_reason,
         signal: if let How::ShellSignaled(signal) = end.how { Some(signal) } else { None },
         shell_restarted: end.shell_restarted,
+        state_lost: end.state_lost,
         truncated: end.dropped_bytes > 0,
         output_bytes: end.output_bytes,
         oom_kills: rise.oom_kills,
@@ -109,6 +110,7 @@ mod test {
             cwd: b"/".to_vec(),
             duration_ms: 1,
             shell_restarted: false,
+            state_lost: false,
             output_bytes: 0,
             dropped_bytes: 0,
         }

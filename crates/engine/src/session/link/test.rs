@@ -37,6 +37,7 @@ fn end(exec: u64) -> FromInit {
         cwd: b"/\xff".to_vec(),
         duration_ms: 0,
         shell_restarted: false,
+        state_lost: false,
         output_bytes: 0,
         dropped_bytes: 0,
     };
