@@ -266,7 +266,12 @@ pub(crate) fn dump_line(shell: Shell, path: &str) -> Vec<u8> {
 /// Words of a new shell's first line that load its state from descriptor 3.
 pub(crate) fn load_words(shell: Shell) -> Vec<u8> {
     match shell {
-        Shell::Bash => [b"\\builtin source ", LOAD_PATH, b" || \\builtin :; \\builtin exec 3<&-; "].concat(),
+        // An error of the variables ends that line alone.
+        Shell::Bash => {
+            let source = [b"\\builtin source ", LOAD_PATH].concat();
+            let rest = b" || \\builtin :\n\\builtin exec 3<&-; ";
+            [&source, &b" variables || \\builtin :\n"[..], &source, rest].concat()
+        }
         Shell::Sh => [b"\\command . ", LOAD_PATH, b" || \\command :; \\command exec 3<&-; "].concat(),
     }
 }
@@ -278,16 +283,17 @@ fn bash_load(sections: &[&[u8]], names: &[Vec<u8>]) -> Vec<u8> {
         return Vec::new();
     };
     let options = options_of(options);
-    let mut text = Vec::new();
+    let mut text = b"\\builtin test \"${1-}\" = variables && {\n".to_vec();
     push(&mut text, &[b"\\builtin shopt -u ${BASHOPTS//:/ }\n"]);
     // What the shell has from its start and the state has not.
     push(&mut text, &[b"\\builtin unset -v HOSTNAME HOSTTYPE IFS MACHTYPE OLDPWD OPTERR OPTIND"]);
     push(&mut text, &[b" OSTYPE PATH PS4 PWD SHELL SHLVL TERM"]);
     push_names(&mut text, names);
-    push(&mut text, &[b"\n\\builtin eval ", &quote(variables), b"\n"]);
+    push(&mut text, &[b"\n\\builtin eval ", &quote(&without_evaluation(variables)), b"\n"]);
     // Of the shell's own these are the ones that an assignment changes.
     push(&mut text, &[b"LINENO=2\nSECONDS=0\nRANDOM=$BASHPID\n"]);
     push(&mut text, &[b"[[ -z ${PWD-} || $PWD -ef . ]] || \\builtin cd .\n"]);
+    push(&mut text, &[b"\\builtin return; }\n"]);
     push(&mut text, &[b"\\builtin eval ", &quote(aliases), b"\n"]);
     push(&mut text, &[b"\\builtin umask ", &umask_of(umask), b"\n"]);
     // In POSIX mode a function with the name of a special builtin ends the shell.
@@ -323,12 +329,11 @@ fn sh_load(sections: &[&[u8]], names: &[Vec<u8>]) -> Vec<u8> {
     push_names(&mut text, names);
     // The supervisor is another one now.
     push(&mut text, &[b"\n\\command set -- \"$PPID\" \"$PWD\"\n"]);
-    push(&mut text, &[b"\\command eval ", &quote(variables), b"\nPPID=$1\n"]);
+    push(&mut text, &[b"\\command eval ", &quote(variables), b"\n"]);
+    push(&mut text, &[b"\\command eval ", &quote(exports), b"\nPPID=$1\n"]);
     push(&mut text, &[b"\\command test -z \"${PWD-}\" || \\command test \"$PWD\" -ef . || "]);
     push(&mut text, &[b"PWD=$2\n\\command set --\n"]);
-    for part in [exports, readonly] {
-        push(&mut text, &[b"\\command eval ", &quote(part), b"\n"]);
-    }
+    push(&mut text, &[b"\\command eval ", &quote(readonly), b"\n"]);
     push(&mut text, &[b"\\command umask ", &umask_of(umask), b"\n"]);
     push_options(&mut text, &options_of(options), b"\\command set");
     if !aliases.is_empty() {
@@ -336,6 +341,56 @@ fn sh_load(sections: &[&[u8]], names: &[Vec<u8>]) -> Vec<u8> {
         push(&mut text, &[b"\\command eval ", &quote(&words), b" || \\command :\n"]);
     }
     text
+}
+
+/// An integer variable may hold what is no number (`x=1/0; declare -i x`), and loading that would
+/// stop the shell. So integers get their values as others do, and their attribute afterwards.
+fn without_evaluation(variables: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(variables.len());
+    let mut integers = Vec::new();
+    for part in declarations(variables) {
+        match integer(part) {
+            Some((attributes, rest)) => {
+                let plain: Vec<u8> =
+                    attributes.iter().copied().filter(|a| !matches!(a, b'i' | b'r')).collect();
+                let plain = if plain.is_empty() { b"-".to_vec() } else { plain };
+                push(&mut text, &[b"declare -", &plain, b" ", rest]);
+                let end = rest.iter().position(|b| matches!(b, b'=' | b'\n')).unwrap_or(rest.len());
+                let name = rest.get(..end).unwrap_or_default();
+                push(&mut integers, &[b"declare -", attributes, b" ", name, b"\n"]);
+            }
+            None => text.extend_from_slice(part),
+        }
+    }
+    [text, integers].concat()
+}
+
+/// Attributes, name and value of a declaration with the integer attribute.
+fn integer(declaration: &[u8]) -> Option<(&[u8], &[u8])> {
+    let words = declaration.strip_prefix(b"declare -")?;
+    let space = words.iter().position(|b| *b == b' ')?;
+    let (attributes, rest) = (words.get(..space)?, words.get(space + 1..)?);
+    attributes.contains(&b'i').then_some((attributes, rest))
+}
+
+/// Cuts the text behind each newline that stands in no quotes.
+fn declarations(text: &[u8]) -> Vec<&[u8]> {
+    let mut open = None;
+    let mut is_escaped = false;
+    let mut before = b'\n';
+    text.split_inclusive(move |&b| {
+        let is_dollar = std::mem::replace(&mut before, b) == b'$';
+        match open {
+            _ if std::mem::take(&mut is_escaped) => {}
+            Some((_, true)) | None if b == b'\\' => is_escaped = true,
+            Some((quote, _)) if b == quote => open = None,
+            None if b == b'"' => open = Some((b, true)),
+            None if b == b'\'' => open = Some((b, is_dollar)),
+            _ => {}
+        }
+        b == b'\n' && open.is_none()
+    })
+    .collect()
 }
 
 fn push_names(text: &mut Vec<u8>, names: &[Vec<u8>]) {
