@@ -131,10 +131,8 @@ impl Saved {
             Shell::Bash => bash_load(&sections, &self.names),
             Shell::Sh => sh_load(&sections, &self.names),
         };
-        let file = rustix::fs::memfd_create(
-            "state",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
+        let file =
+            rustix::fs::memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let mut rest = text.as_slice();
         while !rest.is_empty() {
             let written = rustix::io::write(&file, rest)?;
@@ -272,7 +270,9 @@ pub(crate) fn load_words(shell: Shell) -> Vec<u8> {
             let rest = b" || \\builtin :\n\\builtin exec 3<&-; ";
             [&source, &b" variables || \\builtin :\n"[..], &source, rest].concat()
         }
-        Shell::Sh => [b"\\command . ", LOAD_PATH, b" || \\command :; \\command exec 3<&-; "].concat(),
+        Shell::Sh => {
+            [b"\\command . ", LOAD_PATH, b" || \\command :; \\command exec 3<&-; "].concat()
+        }
     }
 }
 

@@ -76,7 +76,8 @@ fn c06_options_are_kept() {
         sandbox.run("set -euC; set -f");
         assert_eq!(sandbox.run("false").code(), 1, "{kind:?}");
         assert_ne!(sandbox.run("echo $nope").code(), 0);
-        let shown = sandbox.run("case $- in *e*u*) echo eu;; *u*e*) echo eu;; esac; set +e; false; echo *");
+        let shown =
+            sandbox.run("case $- in *e*u*) echo eu;; *u*e*) echo eu;; esac; set +e; false; echo *");
         shown.is(0, "eu\n*\n");
     });
 }
@@ -140,7 +141,8 @@ fn functions_that_would_break_a_shell_are_left_out() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     sandbox.run("v=1; f() { echo F; }; unset() { :; }; shopt -s expand_aliases");
     sandbox.run("alias declare=false if=false");
-    sandbox.run("eval() { :; }; printf() { :; }; exec() { :; }; command() { :; }; builtin() { :; }");
+    sandbox
+        .run("eval() { :; }; printf() { :; }; exec() { :; }; command() { :; }; builtin() { :; }");
     assert!(!end(sandbox, "kill -9 $$"));
     sandbox.run("f; echo $v").is(0, "F\n1\n");
     sandbox.run("\\builtin unset -f unset; \\builtin declare -F").is(0, "declare -f f\n");
@@ -169,7 +171,10 @@ fn aliases_and_bytes_of_a_plain_shell() {
         let show = "hi; alias q; printf %s \"$b\" | od -An -tx1; echo [${HOME-gone}] ${PS4}; env | grep -c '^e=$'; \
                     (ro=1) 2>/dev/null || echo ro; test $PPID = $(cut -d' ' -f4 /proc/$$/stat) && echo ppid; true";
         let before = sandbox.run(show).out;
-        assert!(before.contains("[gone] x\n1\nro\nppid\n") && before.starts_with("H\n"), "{before}");
+        assert!(
+            before.contains("[gone] x\n1\nro\nppid\n") && before.starts_with("H\n"),
+            "{before}"
+        );
         survives(sandbox, "", show, &before);
     }
 }
@@ -177,26 +182,42 @@ fn aliases_and_bytes_of_a_plain_shell() {
 #[test]
 fn what_is_not_carried_over() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
-    sandbox.run("trap 'echo trap' EXIT USR1; exec 5</dev/null; sleep 100 & RANDOM=1; echo $RANDOM > r");
+    sandbox.run(
+        "trap 'echo trap' EXIT USR1; exec 5</dev/null; sleep 100 & RANDOM=1; echo $RANDOM > r",
+    );
     sandbox.run("echo $$ > p");
     assert!(!end(sandbox, "kill -9 $$"));
     sandbox.run("trap; echo [$!]; (: <&5) 2>/dev/null || echo closed").is(0, "[]\nclosed\n");
     sandbox.run("test $$ = $(cat p)").is(1, "");
     sandbox.run("echo $PPID; cut -d' ' -f4 /proc/$$/stat | grep -x $PPID > /dev/null || echo no");
-    sandbox.run("test $BASHPID = $$ && test $RANDOM != $RANDOM; echo $? $SHLVL $UID").is(0, "0 1 1000\n");
+    sandbox
+        .run("test $BASHPID = $$ && test $RANDOM != $RANDOM; echo $? $SHLVL $UID")
+        .is(0, "0 1 1000\n");
 }
 
 #[test]
 fn a_hostile_state_neither_stops_nor_shows_the_dump() {
     in_each_shell(|sandbox, kind| {
         let common = [
-            "set -x", "set -C; set -f", "IFS=0123456789", "exec 1>&- 2>&-", "export LC_ALL=C LC_ALL=POSIX",
-            "trap 'echo chld >&2; echo chld' CHLD", "exec 9</dev/null", "set -u; set -e",
+            "set -x",
+            "set -C; set -f",
+            "IFS=0123456789",
+            "exec 1>&- 2>&-",
+            "export LC_ALL=C LC_ALL=POSIX",
+            "trap 'echo chld >&2; echo chld' CHLD",
+            "exec 9</dev/null",
+            "set -u; set -e",
         ];
         let of_bash = [
-            "trap 'echo debug; echo debug >&2' DEBUG", "trap 'echo err; exit 9' ERR", "set -T; set -E",
-            "declare -n a=b; declare -n b=c; declare -n BASHOPTS_=SHELLOPTS", "command(){ false; }; declare(){ exit 1; }",
-            "readonly PWD OLDPWD PATH IFS", "set -o posix; set -k", "PS4='$(echo x >> /tmp/ps4)'", "shopt -s extdebug",
+            "trap 'echo debug; echo debug >&2' DEBUG",
+            "trap 'echo err; exit 9' ERR",
+            "set -T; set -E",
+            "declare -n a=b; declare -n b=c; declare -n BASHOPTS_=SHELLOPTS",
+            "command(){ false; }; declare(){ exit 1; }",
+            "readonly PWD OLDPWD PATH IFS",
+            "set -o posix; set -k",
+            "PS4='$(echo x >> /tmp/ps4)'",
+            "shopt -s extdebug",
         ];
         let of_bash: &[&str] = if kind == Kind::Bash { &of_bash } else { &[] };
         for (n, cmd) in common.iter().chain(of_bash).enumerate() {
@@ -228,10 +249,14 @@ fn c19_a_deleted_directory_over_a_restart() {
 #[test]
 fn five_hundred_functions_and_a_large_state() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
-    sandbox.run("for i in {1..500}; do eval \"f$i() { if true; then echo f$i; fi; }\"; done").is(0, "");
+    sandbox
+        .run("for i in {1..500}; do eval \"f$i() { if true; then echo f$i; fi; }\"; done")
+        .is(0, "");
     sandbox.run("v=$(head -c 3000000 /dev/zero | tr '\\0' v); w=${v/v/\"'\"}").is(0, "");
     assert!(!end(sandbox, "exit 1"));
-    sandbox.run("f1; f500; echo ${#v} ${w:0:2}; declare -F | wc -l").is(0, "f1\nf500\n3000000 'v\n500\n");
+    sandbox
+        .run("f1; f500; echo ${#v} ${w:0:2}; declare -F | wc -l")
+        .is(0, "f1\nf500\n3000000 'v\n500\n");
 }
 
 #[test]
