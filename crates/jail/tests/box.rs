@@ -252,8 +252,10 @@ fn the_network_is_lo_alone_and_works() {
         assert_eq!(session.output("cut -d: -f1 /proc/net/dev | grep -v '|' | tr -d ' '"), "lo");
         assert_eq!(session.output("hostname"), "sandbox");
         for address in ["127.0.0.1", "::1", "sandbox"] {
+            // The listener's own side stays open, or either nc may end before it has heard.
             let talk = format!(
-                "echo hello | nc -l -p 80 >/dev/null & until nc {address} 80 </dev/null; do :; done"
+                "rm -f /tmp/open; mkfifo /tmp/open; nc -l -p 80 <>/tmp/open >/tmp/heard & \
+                 until echo hello | nc {address} 80; do :; done; wait; cat /tmp/heard"
             );
             let (output, _) = session.run(&format!("({talk}) 2>/dev/null"));
             assert_eq!(output, "hello\n", "{address}: a low port is free for everybody");
