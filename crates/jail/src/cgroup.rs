@@ -190,21 +190,14 @@ impl Cgroups {
         fault::point("cgroup parent").map_err(|source| at("cgroup", source))?;
         let host = host::find()?;
         let name = format!("sandkasten-{tag}");
-        if host.v2.is_own {
-            move_to_leaf(host.v2.dir.as_fd())?;
-        }
-        hand_down(host.v2.dir.as_fd(), &host.v2_controllers)?;
-        let v2 = make(host.v2.dir.as_fd(), &name)?;
-        let parent_v2 = Group { dir: v2, controllers: host.v2_controllers.clone() };
-        let mut parent_v1 = Vec::new();
-        for hierarchy in &host.v1 {
-            let dir = make(hierarchy.place.dir.as_fd(), &name)?;
-            parent_v1.push(Group { dir, controllers: hierarchy.controllers.clone() });
-        }
-        let groups = Groups { v2: parent_v2, v1: parent_v1 };
-        groups.write(parent, Level::Parent)?;
-        hand_down(groups.v2.dir.as_fd(), &host.v2_controllers)?;
-        let cgroups = Self { host, name, parent: groups, pool: starter::Pool::default() };
+        let parent = match make_parents(&host, &name, parent) {
+            Ok(parent) => parent,
+            Err(error) => {
+                remove_parents(&host, &name);
+                return Err(error);
+            }
+        };
+        let cgroups = Self { host, name, parent, pool: starter::Pool::default() };
         cgroups.remove_spares();
         Ok(cgroups)
     }
@@ -289,11 +282,7 @@ impl Cgroups {
     /// Removes the group over all sessions where no session is left in it.
     pub fn close(&self) {
         self.remove_spares();
-        let places = self.host.v1.iter().map(|hierarchy| &hierarchy.place).chain([&self.host.v2]);
-        for place in places {
-            // Busy: sessions go on without a daemon.
-            drop(remove_dir(place.dir.as_fd(), &self.name));
-        }
+        remove_parents(&self.host, &self.name);
     }
 
     fn remove_dirs(&self, session: &str) -> io::Result<()> {
@@ -309,6 +298,34 @@ impl Cgroups {
         let parents =
             self.parent.all().map(|parent| parent.dir.try_clone()).collect::<io::Result<_>>()?;
         Ok(Cgroup { name: session.to_owned(), groups, parents, starter: Mutex::new(starter) })
+    }
+}
+
+/// The group over all sessions in each hierarchy, with its limits.
+fn make_parents(host: &Host, name: &str, limits: &CgroupLimits) -> Result<Groups, CgroupError> {
+    if host.v2.is_own {
+        move_to_leaf(host.v2.dir.as_fd())?;
+    }
+    hand_down(host.v2.dir.as_fd(), &host.v2_controllers)?;
+    let dir = make(host.v2.dir.as_fd(), name)?;
+    let v2 = Group { dir, controllers: host.v2_controllers.clone() };
+    let mut v1 = Vec::new();
+    for hierarchy in &host.v1 {
+        let dir = make(hierarchy.place.dir.as_fd(), name)?;
+        v1.push(Group { dir, controllers: hierarchy.controllers.clone() });
+    }
+    let groups = Groups { v2, v1 };
+    groups.write(limits, Level::Parent)?;
+    hand_down(groups.v2.dir.as_fd(), &host.v2_controllers)?;
+    Ok(groups)
+}
+
+/// Removes the group over all sessions wherever no session is in it.
+fn remove_parents(host: &Host, name: &str) {
+    let places = host.v1.iter().map(|hierarchy| &hierarchy.place).chain([&host.v2]);
+    for place in places {
+        // Busy: sessions go on without a daemon.
+        drop(remove_dir(place.dir.as_fd(), name));
     }
 }
 

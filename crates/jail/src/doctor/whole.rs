@@ -37,7 +37,8 @@ fn in_group(
     let plan = plan(folder, namespace, cgroup);
     let started = plan.map_err(LaunchError::from).and_then(|plan| launcher.launch(plan));
     let killed = cgroup.kill();
-    let removed = cgroup.remove();
+    // Nobody comes later to remove it.
+    let removed = cgroup.remove().or_else(|_first_try| cgroup.remove());
     match started {
         // The configuration is empty, so init ends by itself; it may do so before it is looked at.
         Ok(_) | Err(LaunchError::InitEnded) => {}
