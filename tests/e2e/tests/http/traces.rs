@@ -137,12 +137,15 @@ fn a_14_errors_show_nothing_of_the_inside() {
 fn a_14_internal_errors_are_found_by_their_id() {
     let lab = Lab::builder().within(&["unshare", "-m", "env"]).start();
     let pid = lab.pid().to_string();
+    let point = std::path::Path::new("/sys/fs/cgroup").join(pids_hierarchy());
     let remount = |how: &str| {
         let options = format!("remount,bind,{how}");
-        let mut command = std::process::Command::new("nsenter");
-        command.args(["-t", &pid, "-m", "mount", "-o", &options]);
-        command.arg(std::path::Path::new("/sys/fs/cgroup").join(pids_hierarchy()));
-        assert!(command.status().is_ok_and(|status| status.success()));
+        // The daemon may just have a file there open for writing; then the mount is busy.
+        wait::until("remount", Duration::from_secs(5), || {
+            let mut command = std::process::Command::new("nsenter");
+            command.args(["-t", &pid, "-m", "mount", "-o", &options]).arg(&point);
+            command.output().expect("run nsenter").status.success()
+        });
     };
     remount("ro");
     let request = lab.client.request("POST", "/v1/sessions").header("X-Request-Id", "find-me");
