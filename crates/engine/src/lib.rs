@@ -227,7 +227,8 @@ impl Engine {
             cpu_usage_usec: usage.cpu_usec,
             memory_peak_bytes: usage.memory_peak_bytes,
             cpu_limit: spec.cpu,
-            pids: usage.pids,
+            // A fork that is refused is counted for the moment of its refusal.
+            pids: usage.pids.min(spec.pids),
             pids_limit: spec.pids,
             disk_bytes: 0,
             disk_limit: None,
