@@ -280,7 +280,7 @@ mod test {
     fn unsafe_is_seen_and_talk_about_it_is_not() {
         assert!(says_unsafe("    unsafe { f() }") && says_unsafe("pub unsafe fn f() {}"));
         assert!(!says_unsafe("// unsafe { }") && !says_unsafe("unsafe_code = \"deny\""));
-        let in_a_text = ["contains(\"unsaf", "e {\")"].concat();
+        let in_a_text = format!("contains({q}unsafe {{{q})", q = '\u{22}');
         assert!(!says_unsafe(&in_a_text));
     }
 
