@@ -552,12 +552,26 @@ impl Lab {
         let running = self.own.as_ref().is_some_and(|own| own.daemon.is_some());
         // Sessions of a killed daemon live on: only a daemon can end them.
         let started = self.client.addr.port() != 0;
+        let mut marks = Vec::new();
         if started && (running || self.run().is_ok()) {
+            marks.extend(self.group());
             self.delete_sessions();
             self.stop();
         }
-        let tag_marks = self.made.lock().expect("no panic").clone();
-        leaks::of_daemon(&self.data_dir, &tag_marks)
+        marks.extend(self.made.lock().expect("no panic").clone());
+        leaks::of_daemon(&self.data_dir, &marks)
+    }
+
+    /// Name of the cgroup over all sessions, where there is one now.
+    fn group(&self) -> Option<String> {
+        let made = self.made.lock().expect("no panic").clone();
+        let of_session = |dir: &PathBuf| {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            made.iter().any(|id| *id == name)
+        };
+        let dir = crate::host::cgroups().into_iter().find(of_session)?;
+        let group = dir.parent()?.file_name()?;
+        Some(group.to_string_lossy().into_owned())
     }
 
     fn delete_sessions(&self) {
