@@ -104,10 +104,11 @@ mod test {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{FROM_INIT_BYTES_MAX, FromInit, Stream};
+    use crate::{FROM_INIT_BYTES_MAX, FromInit, Record, Stream};
 
     fn output(data: Vec<u8>) -> FromInit {
-        FromInit::Output { exec: 7, stream: Stream::Output, at_ms: -1, data }
+        let record = Record { seq: 1, stream: Stream::Output, at_ms: -1, data };
+        FromInit::Output { run: 7, records: vec![record] }
     }
 
     #[test]

@@ -9,9 +9,15 @@
 //!     | connects to the listening socket       |
 //!     | -------- Attach { nonce } -----------> |
 //!     | <------- Hello { nonce, … } ---------- |
-//!     | -------- Exec, Cancel, Credit, File -> |
-//!     | <------- Output, End, File ----------- |
+//!     | <------- Known, one a run ------------ |
+//!     | -------- Begin, Stdin, Cancel, … ----> |
+//!     | <------- Output, Begun, End ---------- |
+//!     | -------- Credit, Settle, Replay -----> |
+//!     | <------- Replayed -------------------- |
 //! ```
+//!
+//! A *run* is a command of the shell or a program. init keeps what it wrote, as numbered events, and
+//! what the engine has noted of it, so that both outlive the engine.
 //!
 //! A later connection replaces an earlier one: after a restart the engine connects again and finds
 //! the session as it was. This crate does no I/O and must not know any other crate of ours.
@@ -23,19 +29,49 @@ pub use frame::{Decoder, Fault, encode};
 pub use message::*;
 
 /// Version of everything in this crate. Both sides refuse another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// Bytes of output in one [`FromInit::Output`].
+/// Bytes of output, or of stdin, in one frame.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes of a frame that init sends, its length not counted.
-pub const FROM_INIT_BYTES_MAX: usize = DATA_BYTES_MAX + 16 * 1024;
+pub const FROM_INIT_BYTES_MAX: usize = 2 * DATA_BYTES_MAX;
 
-/// Bytes of a frame that the engine sends: a command of 1 MiB with an environment beside it.
+/// Bytes of a frame that the engine sends: a command of 1 MiB with an environment beside it, or 2 MiB
+/// of arguments.
 pub const TO_INIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of output of one exec that init may have sent without a [`ToInit::Credit`] for them.
-pub const WINDOW_BYTES: u64 = 1024 * 1024;
+/// Bytes of one [`Record`], and of the same once escaped for JSON in ASCII, six to a byte at worst.
+pub const RECORD_BYTES_MAX: usize = 5376;
+pub const RECORD_ESCAPED_MAX: usize = 7000;
+
+/// What holding one [`Record`] costs beside its bytes.
+pub const RECORD_COST: u64 = 64;
+
+/// [Cost](Record::cost) of output of one run that init may have sent without a [`ToInit::Credit`].
+pub const WINDOW_COST: u64 = 1024 * 1024;
+
+/// Bytes of stdin of one run that may wait in init.
+pub const STDIN_WINDOW_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Bytes that are kept of a run's output unless it asks for others.
+pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Bytes that are kept of all runs of a session.
+pub const SPOOL_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Runs that are kept after their end.
+pub const KEPT_RUNS_MAX: usize = 1024;
+
+/// Bytes of an engine's note on a run.
+pub const NOTE_BYTES_MAX: usize = 4096;
+
+/// Commands that wait for the shell, and their bytes. The engine must not send more.
+pub const QUEUE_MAX: usize = 256;
+pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Programs that run at once. The engine must not send more.
+pub const PROGRAMS_MAX: usize = 1024;
 
 /// Descriptors that init is started with, beside 0, 1 and 2 (`/dev/null`).
 pub mod fd {

@@ -50,30 +50,134 @@ pub enum Shell {
 pub enum ToInit {
     /// First on each connection.
     Attach { version: u32, nonce: [u8; 16] },
-    /// Run a command in the shell. One at a time: a second one before the first has ended is a
-    /// broken protocol.
-    Exec(Exec),
-    /// End the command with all it started. Its [`FromInit::End`] follows, as always.
-    Cancel { exec: u64 },
-    /// That many bytes of the exec's output are dealt with; as many more may be sent.
-    Credit { exec: u64, bytes: u64 },
+    /// Something to be run. Commands queue for the shell in the order they come; programs start at
+    /// once. A [`FromInit::End`] follows, whatever happens.
+    Begin { run: Run, task: Task },
+    /// Take it out of the queue, or end it with all it started. Its [`FromInit::End`] follows, as
+    /// always.
+    Cancel { run: u64 },
+    /// Output of that [cost](Record::cost) is dealt with; as much more may be sent.
+    Credit { run: u64, cost: u64 },
+    /// Nobody reads it as it comes any more: its output goes to the spool alone.
+    Unpace { run: u64 },
+    /// More for the stdin of a run, [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes at most, in order.
+    /// No more than [`STDIN_WINDOW_BYTES`](crate::STDIN_WINDOW_BYTES) may wait to be
+    /// [taken](FromInit::Taken).
+    Stdin {
+        run: u64,
+        #[serde(with = "whole")]
+        data: Bytes,
+        is_last: bool,
+    },
+    /// To the program itself. Nothing where it has ended.
+    Signal { run: u64, signal: i32 },
+    /// A new size of a program's PTY.
+    Resize { run: u64, window: Window },
+    /// What is kept of a run behind the event `after` (0: all of it); answered by
+    /// [`FromInit::Replayed`].
+    Replay(Replay),
+    /// Its answer is wanted now, even if there is nothing in it.
+    Unwait { tag: u32 },
+    /// The engine's word on how a run ended, kept and given back in [`Known`]. The next command in
+    /// the queue begins only when it has come for the one before, or no engine is there.
+    Settle { run: u64, note: Bytes },
     /// A file operation; answered by [`FromInit::File`] with the same tag.
     File { tag: u32, op: FileOp },
 }
 
-/// One command.
+/// What commands and programs have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exec {
-    /// Rises within a session, also over restarts of the engine ([`Hello::next_exec`]).
+pub struct Run {
+    /// Rises within a session, also over restarts of the engine ([`Hello::next_run`]).
     pub id: u64,
-    #[serde(with = "whole")]
-    pub cmd: Bytes,
-    pub timeout_ms: u64,
-    pub output: OutputMode,
-    /// `cd` before the command, as if typed.
+    /// The engine's own, [`NOTE_BYTES_MAX`](crate::NOTE_BYTES_MAX) at most: kept and given back in
+    /// [`Known`].
+    pub note: Bytes,
+    /// From its begin; `None`: it may take for ever.
+    pub timeout_ms: Option<u64>,
+    /// Of a command: `cd` before it, as if typed, and it stays. Of a program: where it starts, in
+    /// place of `/workspace`.
     pub cwd: Option<Bytes>,
-    /// Holds for this command alone.
+    /// Of a command: holds for it alone. Of a program: added to the session's.
     pub env: Vec<(Bytes, Bytes)>,
+    pub stdin: Stdin,
+    pub reader: Reader,
+    pub spool: Spool,
+}
+
+impl Run {
+    /// With no environment of its own, no stdin, no time limit and nobody who reads.
+    #[must_use]
+    pub fn new(id: u64) -> Self {
+        Self {
+            id,
+            note: Bytes::new(),
+            timeout_ms: None,
+            cwd: None,
+            env: Vec::new(),
+            stdin: Stdin::Empty,
+            reader: Reader::None,
+            spool: Spool::Together { bytes: crate::SPOOL_BYTES },
+        }
+    }
+}
+
+/// What stdin has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdin {
+    Empty,
+    /// What [`ToInit::Stdin`] brings.
+    Piped,
+}
+
+/// Whether somebody takes the output as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reader {
+    /// It gets [`FromInit::Output`], and holds the run up where it is slow: at most
+    /// [`WINDOW_COST`](crate::WINDOW_COST) is on its way without a [`ToInit::Credit`].
+    Paced,
+    None,
+}
+
+/// How much output is kept. Beyond it the middle is thrown away and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Spool {
+    /// The first and the last half of so many bytes.
+    Together { bytes: u64 },
+    /// The same of each stream.
+    EachStream { bytes: u64 },
+}
+
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Task {
+    /// One command of the persistent shell. It waits for those before it.
+    Command {
+        #[serde(with = "whole")]
+        cmd: Bytes,
+        output: OutputMode,
+        user: FileUser,
+    },
+    /// Another shell in place of the one that is there. Queues as a command does.
+    Restart { keep_state: bool },
+    /// A program of its own, beside everything else.
+    Program { argv: Vec<Bytes>, user: ProgramUser, tty: Option<Window> },
+}
+
+/// Who runs a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramUser {
+    Session,
+    Root,
+    /// A name of the box's `/etc/passwd`.
+    Named(Bytes),
+}
+
+/// Size of a PTY in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    pub rows: u16,
+    pub cols: u16,
 }
 
 /// Where a command's output goes.
@@ -97,23 +201,105 @@ pub enum Stream {
     Pty,
 }
 
+/// A question for what is kept of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replay {
+    pub tag: u32,
+    pub run: u64,
+    /// The last event that is known already.
+    pub after: u64,
+    /// Output of this stream alone.
+    pub stream: Option<Stream>,
+    pub wait: Wait,
+}
+
+/// What is done where there is nothing to answer with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wait {
+    /// The answer is empty.
+    No,
+    /// The answer comes when there is something, or when there will never be.
+    Yes,
+}
+
 /// Init to engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromInit {
     /// The answer to [`ToInit::Attach`].
     Hello(Hello),
-    /// Some output of a command; [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes at most, never empty.
-    Output {
-        exec: u64,
-        stream: Stream,
-        at_ms: i64,
-        #[serde(with = "whole")]
-        data: Bytes,
-    },
-    /// The command is over. Output of a child that goes on may still follow.
-    End { exec: u64, end: End },
+    /// A run that is kept; all of them come right after [`FromInit::Hello`], by id.
+    Known(Known),
+    /// A program runs, or a command that had to wait does. A command that need not begins when it
+    /// is sent.
+    Begun { run: u64, begun: Begun },
+    /// Output of a [paced](Reader::Paced) run, in order; never empty, together
+    /// [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) at most.
+    Output { run: u64, records: Vec<Record> },
+    /// It is over. All output of a paced run came before; that of a child that goes on is kept and
+    /// not sent.
+    End { run: u64, end: End },
+    /// So many bytes of its stdin wait no more: they are read, or will never be.
+    Taken { run: u64, bytes: u64 },
+    /// The answer to [`ToInit::Replay`]. `None`: nothing is kept of such a run.
+    Replayed { tag: u32, part: Option<Part> },
+    /// A run that ended is not kept any more: others need the room.
+    Forgotten { run: u64 },
     /// The answer to [`ToInit::File`]. A descriptor comes with the frame where the operation says so.
     File { tag: u32, result: Result<FileDone, FileFault> },
+}
+
+/// Some output: one event. It is small enough for one of the API's, however its bytes are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Counts the events of a run from 1.
+    pub seq: u64,
+    pub stream: Stream,
+    /// Milliseconds since 1970-01-01 UTC.
+    pub at_ms: i64,
+    #[serde(with = "whole")]
+    pub data: Bytes,
+}
+
+impl Record {
+    /// What it takes of a window: memory that holds it, not only its bytes.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.data.len() as u64 + crate::RECORD_COST
+    }
+}
+
+/// A part of what is kept of a run, in the order of its events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub items: Vec<Item>,
+    pub then: Then,
+}
+
+/// One event that is kept, or a gap between two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Item {
+    Record(Record),
+    /// Output that was thrown away: the events from `from_seq` to `to_seq`.
+    Gap {
+        bytes: u64,
+        from_seq: u64,
+        to_seq: u64,
+    },
+    /// Here it ended; what follows is of children that went on.
+    End {
+        seq: u64,
+    },
+}
+
+/// What stands behind a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Then {
+    /// More is there.
+    More,
+    /// Nothing yet.
+    Quiet,
+    /// Nothing, for ever.
+    Over,
 }
 
 /// State of init when the engine connects.
@@ -124,18 +310,39 @@ pub struct Hello {
     /// `None`: the image has no shell.
     pub shell: Option<Shell>,
     pub cwd: Bytes,
-    /// The command that runs now, or whose end no engine was there to hear: that
-    /// [`FromInit::End`] follows at once.
-    pub running: Option<u64>,
-    /// The least id that the next exec may have.
-    pub next_exec: u64,
+    /// How many [`FromInit::Known`] follow.
+    pub runs: u32,
+    /// The least id that the next run may have.
+    pub next_run: u64,
 }
 
-/// How a command ended.
+/// A run that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    pub run: u64,
+    pub note: Bytes,
+    /// `None`: it waits.
+    pub begun: Option<Begun>,
+    /// `None`: it waits or runs.
+    pub end: Option<End>,
+    /// The note of [`ToInit::Settle`].
+    pub settled: Option<Bytes>,
+}
+
+/// A run that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Milliseconds since 1970-01-01 UTC.
+    pub at_ms: i64,
+    /// Of a program, as the box sees it.
+    pub pid: Option<i32>,
+}
+
+/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub how: How,
-    /// As a shell shows it: 128 + n for a signal, 124 at the timeout, 130 when cancelled.
+    /// As a shell shows it: 128 + n for a signal; of a command 124 at the timeout, 130 when cancelled.
     pub exit_code: i32,
     /// The working directory of the shell that takes the next command.
     pub cwd: Bytes,
@@ -144,21 +351,23 @@ pub struct End {
     pub shell_restarted: bool,
     /// The shell that takes the next command has not all of the state that the last finished one left.
     pub state_lost: bool,
-    /// Bytes that the command wrote, whether or not they were sent.
+    /// Bytes that were written up to the end.
     pub output_bytes: u64,
-    /// Bytes of them that were thrown away since no engine was connected.
+    /// Bytes of them that are not kept.
     pub dropped_bytes: u64,
+    /// The end is an event too.
+    pub seq: u64,
 }
 
-/// What ended a command.
+/// What ended a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum How {
-    /// By itself; the shell goes on.
+    /// By itself; the shell goes on. A program that is not there is 127, one that can't be executed 126.
     Exited,
     /// The shell was left (`exit`, `set -e`) with the code of the answer.
     ShellExited,
-    /// The shell died by this signal.
-    ShellSignaled(i32),
+    /// The shell, or the program, died by this signal.
+    Signaled(i32),
     Timeout,
     Cancelled,
     /// `cwd` of the request can't be entered; nothing ran.
@@ -169,9 +378,13 @@ pub enum How {
     Broken,
     /// No shell could be started.
     NoShell,
+    /// The box's passwd has no such user; nothing ran.
+    UnknownUser,
+    /// The program could not be started for this errno; nothing ran.
+    NotStarted(i32),
 }
 
-/// Whose rights a file operation has.
+/// Whose rights a command or a file operation has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileUser {
     Session,
@@ -267,13 +480,15 @@ mod whole {
 
     #[cfg(test)]
     mod test {
-        use super::super::{FromInit, Stream};
+        use super::super::{FromInit, Record, Stream};
 
         #[test]
         fn the_wire_is_that_of_a_sequence() {
             let data = vec![7u8; 300];
-            let plain = postcard::to_stdvec(&(1u32, 5u64, Stream::Output, -1i64, &data)).unwrap();
-            let frame = FromInit::Output { exec: 5, stream: Stream::Output, at_ms: -1, data };
+            let record = (9u64, Stream::Output, -1i64, &data);
+            let plain = postcard::to_stdvec(&(3u32, 5u64, vec![record])).unwrap();
+            let record = Record { seq: 9, stream: Stream::Output, at_ms: -1, data: data.clone() };
+            let frame = FromInit::Output { run: 5, records: vec![record] };
             let bytes = postcard::to_stdvec(&frame).unwrap();
             assert_eq!(bytes, plain);
             assert_eq!(postcard::from_bytes::<FromInit>(&bytes), Ok(frame));
