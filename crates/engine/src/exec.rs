@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::output::{Blocking, Cleaning, Streaming, chunks};
 use crate::session::{Command, Handle, Outcome, Pipe, Taken, check_exec};
 
-/// Output that was taken is reported to init in steps of this many bytes: a small part of its window.
-const CREDIT_STEP: u64 = protocol::WINDOW_BYTES / 4;
+/// Output that was taken is reported to init in steps of this cost: a small part of its window.
+const CREDIT_STEP: u64 = protocol::WINDOW_COST / 4;
 
 /// A command that is queued or runs. Dropping it before its end cancels the command.
 #[derive(Debug)]
@@ -65,9 +65,9 @@ impl ExecHandle {
                 return Some(self.last_event(outcome));
             }
             match self.source.take().await? {
-                Taken::Piece(piece) => {
-                    let text = self.streaming.push(&piece.data);
-                    self.last = (stream(piece.stream), piece.at_ms);
+                Taken::Record(record) => {
+                    let text = self.streaming.push(&record.data);
+                    self.last = (stream(record.stream), record.at_ms);
                     self.add_chunks(&text);
                 }
                 Taken::End(outcome) => {
@@ -87,7 +87,7 @@ impl ExecHandle {
         let mut output = Blocking::new(self.cleaning, self.output_bytes_max);
         loop {
             match self.source.take().await {
-                Some(Taken::Piece(piece)) => output.push(&piece.data),
+                Some(Taken::Record(record)) => output.push(&record.data),
                 Some(Taken::End(outcome)) => return answer(outcome, output),
                 None => return Err(Error::Internal("an exec was waited for twice".into())),
             }
@@ -136,7 +136,7 @@ struct Source {
     ticket: u64,
     pipe: Arc<Pipe>,
     commands: mpsc::UnboundedSender<Command>,
-    /// Bytes taken and not reported yet.
+    /// Cost of what was taken and not reported yet.
     taken: u64,
     ended: bool,
 }
@@ -145,19 +145,19 @@ impl Source {
     async fn take(&mut self) -> Option<Taken> {
         let taken = self.pipe.take().await;
         match &taken {
-            Some(Taken::Piece(piece)) => self.report(piece.data.len() as u64),
+            Some(Taken::Record(record)) => self.report(record.cost()),
             Some(Taken::End(_)) | None => self.ended = true,
         }
         taken
     }
 
     /// init may send as many more.
-    fn report(&mut self, bytes: u64) {
-        self.taken += bytes;
+    fn report(&mut self, cost: u64) {
+        self.taken += cost;
         if self.taken >= CREDIT_STEP {
-            let (ticket, bytes) = (self.ticket, std::mem::take(&mut self.taken));
+            let (ticket, cost) = (self.ticket, std::mem::take(&mut self.taken));
             // A session that is gone needs no credit.
-            drop(self.commands.send(Command::Consumed { ticket, bytes }));
+            drop(self.commands.send(Command::Consumed { ticket, cost }));
         }
     }
 }

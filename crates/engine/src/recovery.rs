@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use sandkasten_protocol::Hello;
 use sandkasten_types::session::Status;
 use sandkasten_types::{SessionId, Timestamp, limits};
 use tokio::io::Interest;
@@ -33,7 +32,9 @@ use crate::descriptor::watched;
 use crate::error::Error;
 use crate::host::Host;
 use crate::image::Digest;
-use crate::session::{Actor, Cause, Command, DEATH_GRACE, Handle, Link, Parts, View, release};
+use crate::session::{
+    Actor, Cause, Command, DEATH_GRACE, Greeting, Handle, Link, Parts, View, release,
+};
 
 /// How often rows and host are compared.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
@@ -138,7 +139,7 @@ async fn attach_or_finish(host: &Arc<Host>, row: Row) {
     let Some(Ok(pidfd)) = pidfd.map(|pidfd| watched(pidfd, Interest::READABLE)) else {
         return finish(host, row, Cause::crashed("init died")).await;
     };
-    let (link, hello) = match connect(host, &row, &pidfd).await {
+    let (link, greeting) = match connect(host, &row, &pidfd).await {
         Ok(attached) => attached,
         Err(error) => {
             tracing::error!(session = %row.id, %error, "session_not_attached");
@@ -148,7 +149,7 @@ async fn attach_or_finish(host: &Arc<Host>, row: Row) {
         }
     };
     tracing::info!(session = %row.id, "session_attached_again");
-    take_over(host, row, Attached { pidfd, link, hello });
+    take_over(host, row, Attached { pidfd, link, greeting });
 }
 
 /// The process of a row, if it is still that one. The descriptor is taken before the start time is
@@ -167,7 +168,7 @@ async fn connect(
     host: &Arc<Host>,
     row: &Row,
     pidfd: &AsyncFd<OwnedFd>,
-) -> Result<(Link, Hello), Error> {
+) -> Result<(Link, Greeting), Error> {
     let dir = things(host, row).await?;
     tokio::select! {
         attached = Link::attach(&dir, row.nonce) => Ok(attached?),
@@ -179,12 +180,12 @@ async fn connect(
 struct Attached {
     pidfd: AsyncFd<OwnedFd>,
     link: Link,
-    hello: Hello,
+    greeting: Greeting,
 }
 
 /// Gives a living session a task.
 fn take_over(host: &Arc<Host>, row: Row, attached: Attached) {
-    let Attached { pidfd, link, hello } = attached;
+    let Attached { pidfd, link, greeting } = attached;
     let (commands, inbox) = mpsc::unbounded_channel();
     let mut shown = View::new(&row.spec, row.lease);
     shown.cwd = row.cwd;
@@ -202,7 +203,7 @@ fn take_over(host: &Arc<Host>, row: Row, attached: Attached) {
         commands: inbox,
         view: publish,
         link,
-        hello,
+        greeting,
         pidfd,
         namespace: None,
     });

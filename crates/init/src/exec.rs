@@ -13,7 +13,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sandkasten_protocol::{End, Exec, FromInit, How, Shell, WINDOW_BYTES};
+use sandkasten_protocol::{
+    Begun, Bytes, End, FromInit, How, OutputMode, RECORD_BYTES_MAX, RECORD_COST, Record, Run,
+    Shell, WINDOW_COST,
+};
 
 use crate::clock::{self, Moment};
 use crate::kill::Killer;
@@ -32,11 +35,21 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
 const INLINE_BYTES_MAX: usize = 4096;
 
+/// A command of the engine's.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) run: Run,
+    pub(crate) cmd: Bytes,
+    pub(crate) output: OutputMode,
+}
+
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) exec: Exec,
     pub(crate) phase: Phase,
     pub(crate) shell_restarted: bool,
+    pub(crate) begun: Begun,
+    seq: u64,
     started: Moment,
     finished: Option<Moment>,
     timeout: Moment,
@@ -91,8 +104,14 @@ impl Outcome {
             How::Timeout => 124,
             How::Cancelled => 130,
             How::NoShell => 127,
-            How::ShellSignaled(signal) => 128 + signal,
-            How::Exited | How::ShellExited | How::BadCwd | How::ReadOnlyEnv | How::Broken => 1,
+            How::Signaled(signal) => 128 + signal,
+            How::Exited
+            | How::ShellExited
+            | How::BadCwd
+            | How::ReadOnlyEnv
+            | How::Broken
+            | How::UnknownUser
+            | How::NotStarted(_) => 1,
         };
         Self { how, exit_code }
     }
@@ -105,7 +124,7 @@ impl Outcome {
     pub(crate) fn shell(ended: Ended) -> Self {
         match ended {
             Ended::Exited(exit_code) => Self { how: How::ShellExited, exit_code },
-            Ended::Signaled(signal) => Self::of(How::ShellSignaled(signal)),
+            Ended::Signaled(signal) => Self::of(How::Signaled(signal)),
         }
     }
 }
@@ -114,17 +133,20 @@ impl Running {
     pub(crate) fn new(exec: Exec) -> Self {
         let started = Moment::now();
         let mut steps = VecDeque::new();
-        if !exec.env.is_empty() {
+        if !exec.run.env.is_empty() {
             steps.push_back(Step::Env);
         }
-        if exec.cwd.is_some() {
+        if exec.run.cwd.is_some() {
             steps.push_back(Step::Cwd);
         }
         steps.push_back(Step::Command);
         Self {
-            timeout: started.after(Duration::from_millis(exec.timeout_ms)),
+            timeout: started
+                .after(exec.run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
             exec,
             phase: Phase::Waiting,
+            begun: Begun { at_ms: clock::wall_ms(), pid: None },
+            seq: 0,
             shell_restarted: false,
             started,
             finished: None,
@@ -132,7 +154,7 @@ impl Running {
             sources: Vec::new(),
             sinks: None,
             text: None,
-            credit: WINDOW_BYTES,
+            credit: WINDOW_COST,
             output_bytes: 0,
             dropped_bytes: 0,
         }
@@ -148,8 +170,8 @@ impl Running {
         let Some(step) = self.steps.pop_front() else { return Ok(None) };
         let status = Status::new(&mut world.poller, &world.run)?;
         let path = status.path();
-        let line = match (step, &self.exec.cwd) {
-            (Step::Env, _) => line::probe_env(shell, &self.exec.env, &path),
+        let line = match (step, &self.exec.run.cwd) {
+            (Step::Env, _) => line::probe_env(shell, &self.exec.run.env, &path),
             (Step::Cwd, Some(dir)) => line::change_dir(shell, dir, &path),
             (Step::Cwd | Step::Command, _) => match self.command_line(world, shell, ids, &path) {
                 Ok(line) => line,
@@ -184,7 +206,7 @@ impl Running {
         } else {
             Text::Inline(cmd)
         };
-        let line = line::command(shell, text, &self.exec.env, sinks.outputs(), status);
+        let line = line::command(shell, text, &self.exec.run.env, sinks.outputs(), status);
         self.watch_outputs(world);
         Ok(line)
     }
@@ -255,21 +277,23 @@ impl Running {
     pub(crate) fn on_output(&mut self, world: &mut World, id: u32) -> bool {
         let Some(source) = self.sources.iter_mut().find(|s| s.id == id) else { return false };
         let is_attached = world.link.is_attached();
-        let most = if is_attached { self.credit } else { u64::MAX };
+        let most = if is_attached { self.credit.saturating_sub(RECORD_COST) } else { u64::MAX };
         if most == 0 {
             return true;
         }
-        let data = source.read(&world.poller, usize::try_from(most).unwrap_or(usize::MAX));
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(RECORD_BYTES_MAX);
+        let data = source.read(&world.poller, most);
         let length = data.len() as u64;
         self.output_bytes += length;
         if data.is_empty() {
             return true;
         }
         if is_attached {
-            self.credit = self.credit.saturating_sub(length);
-            let stream = source.stream;
-            let frame =
-                FromInit::Output { exec: self.exec.id, stream, at_ms: clock::wall_ms(), data };
+            self.seq += 1;
+            let (seq, stream, at_ms) = (self.seq, source.stream, clock::wall_ms());
+            let record = Record { seq, stream, at_ms, data };
+            self.credit = self.credit.saturating_sub(record.cost());
+            let frame = FromInit::Output { run: self.exec.run.id, records: vec![record] };
             world.link.send(&world.poller, &frame, None);
         } else {
             self.dropped_bytes += length;
@@ -278,14 +302,14 @@ impl Running {
         true
     }
 
-    pub(crate) fn add_credit(&mut self, world: &World, bytes: u64) {
-        self.credit = self.credit.saturating_add(bytes).min(WINDOW_BYTES);
+    pub(crate) fn add_credit(&mut self, world: &World, cost: u64) {
+        self.credit = self.credit.saturating_add(cost).min(WINDOW_COST);
         self.watch_outputs(world);
     }
 
     /// Another engine has attached, or the last one has gone.
     pub(crate) fn on_link_change(&mut self, world: &World) {
-        self.credit = WINDOW_BYTES;
+        self.credit = WINDOW_COST;
         self.watch_outputs(world);
     }
 
@@ -301,6 +325,7 @@ impl Running {
             state_lost: false,
             output_bytes: self.output_bytes,
             dropped_bytes: self.dropped_bytes,
+            seq: self.seq + 2,
         }
     }
 
@@ -311,8 +336,11 @@ impl Running {
     }
 
     fn watch_outputs(&mut self, world: &World) {
-        let wanted =
-            if self.credit > 0 || !world.link.is_attached() { Wanted::Yes } else { Wanted::No };
+        let wanted = if self.credit > RECORD_COST || !world.link.is_attached() {
+            Wanted::Yes
+        } else {
+            Wanted::No
+        };
         for source in &mut self.sources {
             source.watch(&world.poller, wanted);
         }

@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 use sandkasten_protocol::{
-    Decoder, FROM_INIT_BYTES_MAX, FromInit, TO_INIT_BYTES_MAX, ToInit, VERSION, WINDOW_BYTES,
-    encode,
+    Decoder, FROM_INIT_BYTES_MAX, FromInit, TO_INIT_BYTES_MAX, ToInit, VERSION, WINDOW_COST, encode,
 };
 
 use crate::poll::{Poller, Token, Want};
@@ -23,7 +22,7 @@ use crate::spawn;
 const STRANGERS_MAX: usize = 8;
 const READ_BYTES: usize = 64 * 1024;
 /// Bytes of frames that wait to be sent before requests are left unread.
-const QUEUE_BYTES_MAX: u64 = 2 * WINDOW_BYTES;
+const QUEUE_BYTES_MAX: u64 = 2 * WINDOW_COST;
 
 /// Something that the engine did.
 #[derive(Debug)]

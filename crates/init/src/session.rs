@@ -5,12 +5,14 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
-use sandkasten_protocol::{Exec, FromInit, Hello, How, ToInit, VERSION};
+use sandkasten_protocol::{
+    End, FileUser, FromInit, Hello, How, Known, Reader, Run, Stdin, Task, ToInit, VERSION,
+};
 
 use crate::clock::Moment;
 use crate::cwd;
 use crate::dump::{Dumping, Got};
-use crate::exec::{Outcome, Phase, Running, Step};
+use crate::exec::{Exec, Outcome, Phase, Running, Step};
 use crate::files::Files;
 use crate::kill::{Found as Met, Hunt, Killer};
 use crate::line;
@@ -49,9 +51,9 @@ pub(crate) struct Session {
     dumping: Option<Dumping>,
     /// The shell is not to be trusted with another command.
     is_to_be_replaced: bool,
-    next_exec: u64,
+    next_run: u64,
     /// The end of a command that no engine has heard of.
-    untold: Option<FromInit>,
+    untold: Option<Known>,
     files: Files,
     was_attached: bool,
 }
@@ -82,7 +84,7 @@ impl Session {
             saved,
             dumping: None,
             is_to_be_replaced: false,
-            next_exec: 1,
+            next_run: 1,
             untold: None,
             files,
             was_attached: false,
@@ -160,39 +162,43 @@ impl Session {
         if let Some(running) = self.running.as_mut() {
             running.on_link_change(&self.world);
         }
-        let untold = self.untold.take();
-        let ended = match &untold {
-            Some(FromInit::End { exec, .. }) => Some(*exec),
-            _ => None,
-        };
+        let running = self.running.as_ref().map(|running| known(running, None));
+        let known: Vec<Known> = self.untold.take().into_iter().chain(running).collect();
         let hello = FromInit::Hello(Hello {
             version: VERSION,
             nonce: self.nonce,
             shell: self.found.as_ref().map(|found| found.kind),
             cwd: self.saved.cwd().to_vec(),
-            running: self.running.as_ref().map(|running| running.exec.id).or(ended),
-            next_exec: self.next_exec,
+            runs: u32::try_from(known.len()).unwrap_or(u32::MAX),
+            next_run: self.next_run,
         });
         self.world.link.send(&self.world.poller, &hello, None);
-        if let Some(end) = untold {
-            self.world.link.send(&self.world.poller, &end, None);
+        for known in known {
+            self.world.link.send(&self.world.poller, &FromInit::Known(known), None);
         }
     }
 
     fn on_frame(&mut self, frame: ToInit) -> Verdict {
         match frame {
             ToInit::Attach { .. } => return Verdict::Broken,
-            ToInit::Exec(exec) => return self.on_exec(exec),
-            ToInit::Cancel { exec } => {
-                if self.running.as_ref().is_some_and(|r| r.exec.id == exec) {
+            ToInit::Begin { run, task } => return self.on_begin(run, task),
+            ToInit::Cancel { run } => {
+                if self.running.as_ref().is_some_and(|r| r.exec.run.id == run) {
                     self.kill_running(How::Cancelled);
                 }
             }
-            ToInit::Credit { exec, bytes } => {
-                if let Some(running) = self.running.as_mut().filter(|r| r.exec.id == exec) {
-                    running.add_credit(&self.world, bytes);
+            ToInit::Credit { run, cost } => {
+                if let Some(running) = self.running.as_mut().filter(|r| r.exec.run.id == run) {
+                    running.add_credit(&self.world, cost);
                 }
             }
+            ToInit::Settle { .. } => {}
+            ToInit::Unpace { .. }
+            | ToInit::Stdin { .. }
+            | ToInit::Signal { .. }
+            | ToInit::Resize { .. }
+            | ToInit::Replay(_)
+            | ToInit::Unwait { .. } => return Verdict::Broken,
             ToInit::File { tag, op } => {
                 let (result, descriptor) = self.files.run(&self.world, op);
                 let answer = FromInit::File { tag, result };
@@ -202,16 +208,27 @@ impl Session {
         Verdict::Fine
     }
 
+    fn on_begin(&mut self, run: Run, task: Task) -> Verdict {
+        match task {
+            Task::Command { cmd, output, user: FileUser::Session }
+                if run.stdin == Stdin::Empty && run.reader == Reader::Paced =>
+            {
+                self.on_exec(Exec { run, cmd, output })
+            }
+            Task::Command { .. } | Task::Restart { .. } | Task::Program { .. } => Verdict::Broken,
+        }
+    }
+
     fn on_exec(&mut self, exec: Exec) -> Verdict {
-        let texts = [&exec.cmd].into_iter().chain(&exec.cwd);
-        let texts = texts.chain(exec.env.iter().flat_map(|(name, value)| [name, value]));
+        let texts = [&exec.cmd].into_iter().chain(&exec.run.cwd);
+        let texts = texts.chain(exec.run.env.iter().flat_map(|(name, value)| [name, value]));
         let has_nul = texts.flatten().any(|b| *b == 0);
-        if self.running.is_some() || exec.id < self.next_exec || has_nul {
+        if self.running.is_some() || exec.run.id < self.next_run || has_nul {
             return Verdict::Broken;
         }
-        self.next_exec = exec.id.saturating_add(1);
+        self.next_run = exec.run.id.saturating_add(1);
         self.shell_is_wanted = true;
-        let bad_name = exec.env.iter().any(|(name, _)| !line::is_name(name));
+        let bad_name = exec.run.env.iter().any(|(name, _)| !line::is_name(name));
         let running = self.running.insert(Running::new(exec));
         if bad_name {
             running.finish(&self.world, Outcome::of(How::ReadOnlyEnv));
@@ -518,11 +535,11 @@ impl Session {
         let Some(running) = self.running.take() else { return };
         let mut end = running.end(outcome, self.saved.cwd().to_vec());
         end.state_lost = self.saved.take_lost();
-        let end = FromInit::End { exec: running.exec.id, end };
         if self.world.link.is_attached() {
+            let end = FromInit::End { run: running.exec.run.id, end };
             self.world.link.send(&self.world.poller, &end, None);
         } else {
-            self.untold = Some(end);
+            self.untold = Some(known(&running, Some(end)));
         }
         let sources = running.into_sources(&self.world);
         self.late.take(&self.world.poller, sources);
@@ -614,6 +631,12 @@ impl Session {
             self.kept = tree.members(&table).iter().map(|p| (p.pid, p.start)).collect();
         }
     }
+}
+
+/// What an engine is told of a command.
+fn known(running: &Running, end: Option<End>) -> Known {
+    let Run { id, note, .. } = &running.exec.run;
+    Known { run: *id, note: note.clone(), begun: Some(running.begun), end, settled: None }
 }
 
 /// Whether a frame may stand where it stands.

@@ -104,17 +104,17 @@ fn cancel() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let exec = sandbox.begin("echo begun; sleep 7771", |_| {});
     match sandbox.link.next() {
-        Some(FromInit::Output { data, .. }) => assert_eq!(data, b"begun\n"),
+        Some(FromInit::Output { records, .. }) => assert_eq!(boxed::joined(&records), b"begun\n"),
         other => panic!("{other:?}"),
     }
-    sandbox.link.send(&ToInit::Cancel { exec: exec + 1 });
-    sandbox.link.send(&ToInit::Cancel { exec });
-    sandbox.link.send(&ToInit::Cancel { exec });
+    sandbox.link.send(&ToInit::Cancel { run: exec + 1 });
+    sandbox.link.send(&ToInit::Cancel { run: exec });
+    sandbox.link.send(&ToInit::Cancel { run: exec });
     let answer = sandbox.finish(exec);
     assert_eq!((answer.end.how, answer.code()), (How::Cancelled, 130));
     answer.at_once();
     assert_eq!(count(sandbox, "sleep 777"), "0\n");
-    sandbox.link.send(&ToInit::Cancel { exec });
+    sandbox.link.send(&ToInit::Cancel { run: exec });
     sandbox.is_alive();
 }
 

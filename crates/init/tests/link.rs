@@ -4,21 +4,13 @@
 
 mod boxed;
 
-use boxed::{Client, Kind, Sandbox};
+use boxed::{Client, Exec, Kind, Sandbox, joined};
 use sandkasten_protocol::{
-    Exec, FromInit, How, OutputMode, ShellPreference, TO_INIT_BYTES_MAX, ToInit, VERSION,
-    WINDOW_BYTES, encode,
+    FromInit, How, Record, ShellPreference, TO_INIT_BYTES_MAX, ToInit, VERSION, WINDOW_COST, encode,
 };
 
 fn exec(id: u64, cmd: &str) -> ToInit {
-    ToInit::Exec(Exec {
-        id,
-        cmd: cmd.into(),
-        timeout_ms: 10_000,
-        output: OutputMode::Merged,
-        cwd: None,
-        env: Vec::new(),
-    })
+    Exec { timeout_ms: 10_000, ..Exec::new(cmd) }.begin(id)
 }
 
 #[test]
@@ -29,7 +21,7 @@ fn strangers_are_sent_away_and_hold_nobody_up() {
         ToInit::Attach { version: VERSION, nonce: [0; 16] },
         ToInit::Attach { version: VERSION + 1, nonce: *b"0123456789abcdef" },
         exec(1, "touch ran"),
-        ToInit::Cancel { exec: 1 },
+        ToInit::Cancel { run: 1 },
     ] {
         let mut stranger = Client::connect(sandbox.socket_dir());
         stranger.send(&frame);
@@ -54,12 +46,14 @@ fn strangers_are_sent_away_and_hold_nobody_up() {
 fn a_half_frame_holds_nothing_up() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let id = sandbox.begin("echo one; sleep 0.2; echo two", |_| {});
-    let frame = encode(&ToInit::Cancel { exec: 99 }, TO_INIT_BYTES_MAX).unwrap();
+    let frame = encode(&ToInit::Cancel { run: 99 }, TO_INIT_BYTES_MAX).unwrap();
     let (head, tail) = frame.split_at(5);
     sandbox.link.send_bytes(head);
     for expected in ["one\n", "two\n"] {
         match sandbox.link.next() {
-            Some(FromInit::Output { data, .. }) => assert_eq!(data, expected.as_bytes()),
+            Some(FromInit::Output { records, .. }) => {
+                assert_eq!(joined(&records), expected.as_bytes());
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -81,30 +75,39 @@ fn a_broken_protocol_ends_the_connection_and_nothing_else() {
     sandbox.begin("a second one", |_| {});
     assert_eq!(sandbox.link.next(), None);
     sandbox.reattach();
-    let running = sandbox.hello.running.unwrap();
+    let running = sandbox.known.last().unwrap().run;
     assert_eq!(sandbox.finish(running).code(), 0);
     sandbox.run("echo $X").is(0, "1\n");
+}
+
+/// Takes what comes without credit: what it costs, and its bytes.
+fn take_a_window(sandbox: &mut Sandbox) -> (u64, u64) {
+    let (mut cost, mut bytes) = (0, 0);
+    while cost < WINDOW_COST - 128 {
+        match sandbox.link.next() {
+            Some(FromInit::Output { records, .. }) => {
+                cost += records.iter().map(Record::cost).sum::<u64>();
+                bytes += joined(&records).len() as u64;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(cost <= WINDOW_COST);
+    (cost, bytes)
 }
 
 #[test]
 fn without_credit_output_stops_at_the_window() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let id = sandbox.begin("head -c 5000000 /dev/zero; echo END", |_| {});
-    let mut got = 0;
-    while got < WINDOW_BYTES {
-        match sandbox.link.next() {
-            Some(FromInit::Output { data, .. }) => got += data.len() as u64,
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(got, WINDOW_BYTES);
+    let (cost, got) = take_a_window(sandbox);
     // Nothing more comes: the answer to a file operation is the next frame.
     let op = sandkasten_protocol::FileOp::Abort { token: 1 };
     assert!(sandbox.file(op).0.is_err());
-    sandbox.link.send(&ToInit::Credit { exec: id, bytes: got });
+    sandbox.link.send(&ToInit::Credit { run: id, cost });
     let answer = sandbox.finish(id);
     assert_eq!(answer.end.output_bytes, 5_000_004);
-    assert_eq!(answer.out.len() as u64, 5_000_004 - WINDOW_BYTES);
+    assert_eq!(answer.out.len() as u64, 5_000_004 - got);
     assert!(answer.out.ends_with("END\n"));
 }
 
@@ -112,18 +115,12 @@ fn without_credit_output_stops_at_the_window() {
 fn the_end_waits_for_what_the_command_wrote() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     // More than the window by less than a pipe holds: the command ends, its output is still there.
-    let bytes = WINDOW_BYTES + 30_000;
+    let bytes = WINDOW_COST + 20_000;
     let id = sandbox.begin(&format!("head -c {bytes} /dev/zero; sleep 100 &"), |_| {});
-    let mut got = 0;
-    while got < WINDOW_BYTES {
-        match sandbox.link.next() {
-            Some(FromInit::Output { data, .. }) => got += data.len() as u64,
-            other => panic!("{other:?}"),
-        }
-    }
+    let (cost, _) = take_a_window(sandbox);
     let op = sandkasten_protocol::FileOp::Abort { token: 1 };
     assert!(sandbox.file(op).0.is_err());
-    sandbox.link.send(&ToInit::Credit { exec: id, bytes: got });
+    sandbox.link.send(&ToInit::Credit { run: id, cost });
     assert_eq!(sandbox.finish(id).end.output_bytes, bytes);
 }
 
@@ -136,10 +133,12 @@ fn an_engine_that_goes_leaves_the_command_running() {
     );
     sandbox.detach();
     sandbox.reattach();
-    assert_eq!((sandbox.hello.running, sandbox.hello.next_exec), (Some(id), id + 1));
+    assert_eq!(sandbox.hello.next_run, id + 1);
+    let known: Vec<_> = sandbox.known.iter().map(|k| (k.run, k.end.is_some())).collect();
+    assert_eq!(known, [(id, false)]);
     sandbox.detach();
     sandbox.reattach();
-    sandbox.link.send(&ToInit::Cancel { exec: id });
+    sandbox.link.send(&ToInit::Cancel { run: id });
     assert_eq!(sandbox.finish(id).end.how, How::Cancelled);
 }
 
@@ -155,12 +154,12 @@ fn output_without_an_engine_is_dropped_and_counted() {
     std::fs::read(told).unwrap();
     // The end of a command that nobody heard of is told to the next engine.
     sandbox.reattach();
-    assert_eq!(sandbox.hello.running, Some(id));
-    let answer = sandbox.finish(id);
-    assert_eq!((answer.end.how, answer.code()), (How::ShellExited, 3));
-    assert_eq!((answer.end.output_bytes, answer.end.dropped_bytes), (3_000_000, 3_000_000));
+    let known = sandbox.known.pop().unwrap();
+    assert_eq!(known.run, id);
+    let end = known.end.unwrap_or_else(|| sandbox.finish(id).end);
+    assert_eq!((end.how, end.exit_code), (How::ShellExited, 3));
+    assert_eq!((end.output_bytes, end.dropped_bytes), (3_000_000, 3_000_000));
     sandbox.reattach();
-    assert_eq!(sandbox.hello.running, None);
     sandbox.is_alive();
 }
 

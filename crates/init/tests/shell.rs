@@ -104,8 +104,8 @@ fn c05_exit_ends_only_the_shell() {
             ("exit 300", 44, "", How::ShellExited),
             ("false || exit", 1, "", How::ShellExited),
             ("exec sh -c 'echo in; exit 9'", 9, "in\n", How::ShellExited),
-            ("kill -9 $$", 137, "", How::ShellSignaled(9)),
-            ("kill -TERM $$", 143, "", How::ShellSignaled(15)),
+            ("kill -9 $$", 137, "", How::Signaled(9)),
+            ("kill -TERM $$", 143, "", How::Signaled(15)),
         ] {
             let answer = sandbox.run(cmd);
             answer.is(code, out);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use sandkasten_jail::cgroup::Events;
 use sandkasten_protocol::{
-    DATA_BYTES_MAX, End, FileOp, FromInit, Hello, Stream, ToInit, WINDOW_BYTES,
+    End, FileOp, FromInit, Hello, Known, RECORD_BYTES_MAX, Record, ToInit, WINDOW_COST,
 };
 use sandkasten_types::ExecId;
 use sandkasten_types::limits::EXEC_QUEUE_MAX;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::files::{FileReply, Files};
 use super::job::Job;
-use super::link::{Incoming, Link, LinkFault};
+use super::link::{Greeting, Incoming, Link, LinkFault};
 use super::outcome::text;
 use super::pipe::Outcome;
 use super::state::{Cause, Effect, Event, State, next};
@@ -58,10 +58,10 @@ pub(crate) enum Command {
     Cancel {
         ticket: u64,
     },
-    /// Its caller has taken that many bytes of output.
+    /// Its caller has taken output of that cost.
     Consumed {
         ticket: u64,
-        bytes: u64,
+        cost: u64,
     },
     File {
         op: FileOp,
@@ -86,7 +86,7 @@ pub(crate) struct Parts {
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
     pub(crate) view: watch::Sender<View>,
     pub(crate) link: Link,
-    pub(crate) hello: Hello,
+    pub(crate) greeting: Greeting,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     /// Kept for the next session of the range.
     pub(crate) namespace: Option<OwnedFd>,
@@ -105,7 +105,7 @@ pub(crate) struct Actor {
     state: State,
     queue: VecDeque<Box<Job>>,
     running: Option<Running>,
-    next_exec: u64,
+    next_run: u64,
     files: Files,
     /// Ids that clients chose, in the order they came.
     chosen: VecDeque<ExecId>,
@@ -121,7 +121,7 @@ struct Running {
     job: Option<Box<Job>>,
     id: u64,
     before: Events,
-    /// Bytes that init sent and that nobody has taken.
+    /// Cost of what init sent and nobody has taken.
     unconsumed: u64,
     /// When it must have ended. `None`: its timeout is not known here.
     end_by: Option<Instant>,
@@ -147,11 +147,13 @@ enum Turn {
 impl Actor {
     /// Starts the task of a session that is ready.
     pub(crate) fn spawn(parts: Parts) {
-        let Parts { host, handle, commands, view, link, hello, pidfd, namespace } = parts;
+        let Parts { host, handle, commands, view, link, greeting, pidfd, namespace } = parts;
+        let Greeting { hello, known } = greeting;
         let events = host.cgroups.events(handle.id.as_str());
-        let running = hello.running.map(|id| Running {
+        let running = known.into_iter().find(|known| known.end.is_none());
+        let running = running.map(|Known { run, .. }| Running {
             job: None,
-            id,
+            id: run,
             before: events,
             unconsumed: 0,
             end_by: None,
@@ -167,7 +169,7 @@ impl Actor {
             state: State::Creating,
             queue: VecDeque::new(),
             running,
-            next_exec: hello.next_exec,
+            next_run: hello.next_run,
             files: Files::default(),
             chosen: VecDeque::new(),
             persisted_at: Instant::now(),
@@ -244,7 +246,7 @@ impl Actor {
         let done = match command {
             Command::Exec { job, reply } => self.on_exec(job, reply),
             Command::Cancel { ticket } => self.on_cancel(ticket),
-            Command::Consumed { ticket, bytes } => self.on_consumed(ticket, bytes),
+            Command::Consumed { ticket, cost } => self.on_consumed(ticket, cost),
             Command::File { op, reply } => self.on_file(op, reply),
             Command::AbortFile { token } => {
                 let frame = self.files.begin_quietly(FileOp::Abort { token });
@@ -312,10 +314,10 @@ impl Actor {
         if self.running.is_none()
             && let Some(mut job) = self.queue.pop_front()
         {
-            let id = self.next_exec;
+            let id = self.next_run;
             // What init said is the next one can be any number.
-            self.next_exec = id.saturating_add(1);
-            let frame = ToInit::Exec(job.frame(id));
+            self.next_run = id.saturating_add(1);
+            let frame = job.frame(id);
             let end_by = Instant::now() + Duration::from_millis(job.timeout_ms) + END_GRACE;
             self.running = Some(Running {
                 job: Some(job),
@@ -335,30 +337,30 @@ impl Actor {
         if let Some(running) = &mut self.running
             && running.job.as_ref().is_some_and(|job| job.ticket == ticket)
         {
-            let exec = running.id;
+            let run = running.id;
             running.job = None;
-            let bytes = std::mem::take(&mut running.unconsumed);
-            self.link.send(&ToInit::Cancel { exec })?;
+            let cost = std::mem::take(&mut running.unconsumed);
+            self.link.send(&ToInit::Cancel { run })?;
             // What nobody reads must not hold up the end.
-            self.credit(exec, bytes)?;
+            self.credit(run, cost)?;
         }
         self.publish_queue();
         Ok(())
     }
 
-    fn on_consumed(&mut self, ticket: u64, bytes: u64) -> Result<(), LinkFault> {
+    fn on_consumed(&mut self, ticket: u64, cost: u64) -> Result<(), LinkFault> {
         let Some(running) = &mut self.running else { return Ok(()) };
         if running.job.as_ref().is_none_or(|job| job.ticket != ticket) {
             return Ok(());
         }
-        let bytes = bytes.min(running.unconsumed);
-        running.unconsumed -= bytes;
-        let exec = running.id;
-        self.credit(exec, bytes)
+        let cost = cost.min(running.unconsumed);
+        running.unconsumed -= cost;
+        let run = running.id;
+        self.credit(run, cost)
     }
 
-    fn credit(&mut self, exec: u64, bytes: u64) -> Result<(), LinkFault> {
-        if bytes == 0 { Ok(()) } else { self.link.send(&ToInit::Credit { exec, bytes }) }
+    fn credit(&mut self, run: u64, cost: u64) -> Result<(), LinkFault> {
+        if cost == 0 { Ok(()) } else { self.link.send(&ToInit::Credit { run, cost }) }
     }
 
     fn on_file(&mut self, op: FileOp, reply: oneshot::Sender<FileReply>) -> Result<(), LinkFault> {
@@ -377,53 +379,55 @@ impl Actor {
 
     fn on_frame(&mut self, incoming: Incoming) -> Result<(), LinkFault> {
         match incoming.frame {
-            FromInit::Output { exec, stream, at_ms, data } => {
-                self.on_output(exec, stream, at_ms, data)
-            }
-            FromInit::End { exec, end } => self.on_end(exec, &end),
+            FromInit::Output { run, records } => self.on_output(run, records),
+            FromInit::End { run, end } => self.on_end(run, &end),
             FromInit::File { .. } => match self.files.answer(incoming)? {
                 Some(frame) => self.link.send(&frame),
                 None => Ok(()),
             },
+            FromInit::Known(_)
+            | FromInit::Begun { .. }
+            | FromInit::Taken { .. }
+            | FromInit::Replayed { .. }
+            | FromInit::Forgotten { .. } => {
+                Err(LinkFault::Protocol("it answered what was never asked"))
+            }
             FromInit::Hello(_) => Err(LinkFault::Protocol("it said hello twice")),
         }
     }
 
-    fn on_output(
-        &mut self,
-        exec: u64,
-        stream: Stream,
-        at_ms: i64,
-        data: Vec<u8>,
-    ) -> Result<(), LinkFault> {
-        if data.is_empty() || data.len() > DATA_BYTES_MAX {
+    fn on_output(&mut self, run: u64, records: Vec<Record>) -> Result<(), LinkFault> {
+        let odd = |record: &Record| record.data.is_empty() || record.data.len() > RECORD_BYTES_MAX;
+        if records.iter().any(odd) {
             return Err(LinkFault::Protocol("output of a length that is not allowed"));
         }
-        if exec >= self.next_exec {
+        if run >= self.next_run {
             return Err(LinkFault::Protocol("output of an exec that was never begun"));
         }
-        let bytes = data.len() as u64;
-        let Some(running) = self.running.as_mut().filter(|running| running.id == exec) else {
-            // A child that goes on writes to an exec that is over. Nobody reads it in this version.
-            return self.credit(exec, bytes);
+        let cost = records.iter().map(Record::cost).sum();
+        let Some(running) = self.running.as_mut().filter(|running| running.id == run) else {
+            return self.credit(run, cost);
         };
-        let Some(job) = &running.job else { return self.credit(exec, bytes) };
-        running.unconsumed += bytes;
-        if running.unconsumed > WINDOW_BYTES {
+        let Some(job) = &running.job else { return self.credit(run, cost) };
+        running.unconsumed += cost;
+        if running.unconsumed > WINDOW_COST {
             return Err(LinkFault::Protocol("more output than it had room for"));
         }
-        if !job.has(stream) {
+        if !records.iter().all(|record| job.has(record.stream)) {
             return Err(LinkFault::Protocol("output of another stream than asked for"));
         }
-        job.pipe.push(stream, at_ms, data);
+        for record in records {
+            job.pipe.push(record);
+        }
         Ok(())
     }
 
-    fn on_end(&mut self, exec: u64, end: &End) -> Result<(), LinkFault> {
-        let Some(running) = self.running.take_if(|running| running.id == exec) else {
+    fn on_end(&mut self, run: u64, end: &End) -> Result<(), LinkFault> {
+        let Some(running) = self.running.take_if(|running| running.id == run) else {
             return Err(LinkFault::Protocol("the end of an exec that does not run"));
         };
         let cwd = text(&end.cwd);
+        self.link.send(&ToInit::Settle { run, note: Vec::new() })?;
         if let Some(job) = &running.job {
             let rise = outcome::Rise::between(running.before, self.events());
             let memory_limit = self.handle.spec.memory_bytes();

@@ -26,7 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::actor::{Actor, Command, Parts};
-use super::link::{Link, LinkFault};
+use super::link::{Greeting, Link, LinkFault};
 use super::spec::Spec;
 use super::{Cause, Handle, State, View, environment, lease, release, show_row};
 use crate::db::{Claimed, Hello, Identity, KeyUse, NewRow};
@@ -424,7 +424,7 @@ impl Started {
             Err(error) => Err(error),
         };
         match attached {
-            Ok((link, hello)) => Ok(Ready { started: self, link, hello }),
+            Ok((link, greeting)) => Ok(Ready { started: self, link, greeting }),
             Err(error) => Err(self.fail(error).await),
         }
     }
@@ -440,7 +440,7 @@ impl Started {
 struct Ready {
     started: Started,
     link: Link,
-    hello: protocol::Hello,
+    greeting: Greeting,
 }
 
 impl Ready {
@@ -453,7 +453,7 @@ impl Ready {
         if let Err(error) = self.write().await {
             return Err(self.started.fail(error).await);
         }
-        let Self { started, link, hello } = self;
+        let Self { started, link, greeting } = self;
         let Started { requested, namespace, pidfd, init, .. } = started;
         let Requested { host, handle, .. } = requested;
         tracing::info!(session = %handle.id, pid = init.pid, "session_running");
@@ -461,7 +461,7 @@ impl Ready {
         let node = host.config.node.clone();
         let namespace = Some(namespace);
         let shown = Arc::clone(&handle);
-        Actor::spawn(Parts { host, handle, commands, view, link, hello, pidfd, namespace });
+        Actor::spawn(Parts { host, handle, commands, view, link, greeting, pidfd, namespace });
         Ok(shown.show(&node))
     }
 
@@ -469,8 +469,8 @@ impl Ready {
         point("engine: running")?;
         let Started { requested, init, uid_base, .. } = &self.started;
         let hello = Hello {
-            shell: self.hello.shell.map(super::actor::shell),
-            cwd: String::from_utf8_lossy(&self.hello.cwd).into_owned(),
+            shell: self.greeting.hello.shell.map(super::actor::shell),
+            cwd: String::from_utf8_lossy(&self.greeting.hello.cwd).into_owned(),
         };
         let id = requested.handle.id.clone();
         requested.host.db.set_running(id, *init, *uid_base, hello).await?;

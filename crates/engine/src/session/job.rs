@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sandkasten_protocol::{Exec, OutputMode, Stream};
+use sandkasten_protocol::{FileUser, OutputMode, Reader, Run, Stream, Task, ToInit};
 use sandkasten_types::ExecId;
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::limits::{CMD_BYTES_MAX, EXEC_TIMEOUT_MS_DEFAULT, OUTPUT_BYTES_MAX};
@@ -41,14 +41,18 @@ pub(crate) struct Job {
 
 impl Job {
     /// The frame for init. Takes the command with it: nobody needs it twice.
-    pub(crate) fn frame(&mut self, id: u64) -> Exec {
-        Exec {
-            id,
-            cmd: std::mem::take(&mut self.cmd),
-            timeout_ms: self.timeout_ms,
-            output: self.output,
+    pub(crate) fn frame(&mut self, id: u64) -> ToInit {
+        let run = Run {
+            timeout_ms: Some(self.timeout_ms),
             cwd: self.cwd.clone().map(String::into_bytes),
             env: std::mem::take(&mut self.env),
+            reader: Reader::Paced,
+            ..Run::new(id)
+        };
+        let cmd = std::mem::take(&mut self.cmd);
+        ToInit::Begin {
+            run,
+            task: Task::Command { cmd, output: self.output, user: FileUser::Session },
         }
     }
 

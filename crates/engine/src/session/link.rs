@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use sandkasten_protocol::{
-    DATA_BYTES_MAX, Decoder, FROM_INIT_BYTES_MAX, FileDone, FromInit, Hello, TO_INIT_BYTES_MAX,
-    ToInit, VERSION, encode,
+    DATA_BYTES_MAX, Decoder, FROM_INIT_BYTES_MAX, FileDone, FromInit, Hello, KEPT_RUNS_MAX, Known,
+    PROGRAMS_MAX, QUEUE_MAX, TO_INIT_BYTES_MAX, ToInit, VERSION, encode,
 };
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -23,6 +23,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 const HELLO_DEADLINE: Duration = Duration::from_secs(8);
 /// init takes some bytes of what we write within this.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Runs that an init can have.
+const RUNS_MAX: usize = KEPT_RUNS_MAX + QUEUE_MAX + PROGRAMS_MAX + 1;
 /// Descriptors that came and whose frames have not.
 const DESCRIPTORS_MAX: usize = 16;
 
@@ -53,6 +55,13 @@ pub(crate) struct Incoming {
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
+/// What init says first.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    pub(crate) hello: Hello,
+    pub(crate) known: Vec<Known>,
+}
+
 /// An attached connection.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -68,7 +77,10 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects to the socket in a session's folder and attaches.
-    pub(crate) async fn attach(dir: &OwnedFd, nonce: [u8; 16]) -> Result<(Self, Hello), LinkFault> {
+    pub(crate) async fn attach(
+        dir: &OwnedFd,
+        nonce: [u8; 16],
+    ) -> Result<(Self, Greeting), LinkFault> {
         let path = format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd());
         let stream = UnixStream::connect(path).await.map_err(LinkFault::Connect)?;
         let mut link = Self::new(stream);
@@ -84,7 +96,18 @@ impl Link {
         if hello.nonce != nonce {
             return Err(LinkFault::Protocol("its nonce is another session's"));
         }
-        Ok((link, hello))
+        if hello.runs as usize > RUNS_MAX {
+            return Err(LinkFault::Protocol("it keeps too many runs"));
+        }
+        let mut known = Vec::new();
+        for _ in 0..hello.runs {
+            let next = timeout(HELLO_DEADLINE, link.next()).await;
+            let FromInit::Known(run) = next.map_err(|_elapsed| LinkFault::Late)??.frame else {
+                return Err(LinkFault::Protocol("a run is missing from its hello"));
+            };
+            known.push(run);
+        }
+        Ok((link, Greeting { hello, known }))
     }
 
     fn new(stream: UnixStream) -> Self {

@@ -32,7 +32,7 @@ pub(crate) use actor::{Actor, Command, DEATH_GRACE, Parts};
 pub(crate) use create::create;
 pub(crate) use files::FileReply;
 pub(crate) use job::check as check_exec;
-pub(crate) use link::Link;
+pub(crate) use link::{Greeting, Link};
 pub(crate) use pipe::{Outcome, Pipe, Taken};
 pub(crate) use release::release;
 pub(crate) use request::check as check_create;

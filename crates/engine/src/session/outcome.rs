@@ -40,10 +40,13 @@ pub(super) fn of(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> Outcome
         How::NoShell => Outcome::Failed(Error::Overloaded(
             "no shell could be started in the session; it may be out of memory or processes".into(),
         )),
+        How::UnknownUser | How::NotStarted(_) => {
+            Outcome::Failed(Error::Internal("a command that could not be started".into()))
+        }
         How::Broken => Outcome::Failed(Error::Internal(
             "the shell gave no status: what the command did is not known".into(),
         )),
-        How::Exited | How::ShellExited | How::ShellSignaled(_) | How::Timeout | How::Cancelled => {
+        How::Exited | How::ShellExited | How::Signaled(_) | How::Timeout | How::Cancelled => {
             Outcome::Done(ended(job, end, rise, memory_limit))
         }
     }
@@ -59,7 +62,7 @@ fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
         duration_ms: end.duration_ms,
         timed_out: end.how == How::Timeout,
         exit_reason,
-        signal: if let How::ShellSignaled(signal) = end.how { Some(signal) } else { None },
+        signal: if let How::Signaled(signal) = end.how { Some(signal) } else { None },
         shell_restarted: end.shell_restarted,
         state_lost: end.state_lost,
         truncated: end.dropped_bytes > 0,
@@ -74,17 +77,21 @@ fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
 /// The rule of the API: what the group counted explains an end only where it fits.
 fn exit_reason(end: &End, rise: Rise) -> ExitReason {
     const SIGKILL: i32 = 9;
-    let killed = end.exit_code == 128 + SIGKILL || end.how == How::ShellSignaled(SIGKILL);
+    let killed = end.exit_code == 128 + SIGKILL || end.how == How::Signaled(SIGKILL);
     match end.how {
         How::Timeout => ExitReason::Timeout,
         How::Cancelled => ExitReason::Cancelled,
         _ if rise.oom_kills > 0 && killed => ExitReason::Oom,
-        How::ShellSignaled(_) => ExitReason::Signaled,
+        How::Signaled(_) => ExitReason::Signaled,
         _ if rise.fork_fails > 0 && end.exit_code != 0 => ExitReason::Pids,
         How::ShellExited => ExitReason::ShellExited,
-        How::Exited | How::BadCwd | How::ReadOnlyEnv | How::Broken | How::NoShell => {
-            ExitReason::Exited
-        }
+        How::Exited
+        | How::BadCwd
+        | How::ReadOnlyEnv
+        | How::Broken
+        | How::NoShell
+        | How::UnknownUser
+        | How::NotStarted(_) => ExitReason::Exited,
     }
 }
 
@@ -113,6 +120,7 @@ mod test {
             state_lost: false,
             output_bytes: 0,
             dropped_bytes: 0,
+            seq: 2,
         }
     }
 
@@ -124,8 +132,8 @@ mod test {
             // A child was killed and the command went on.
             (How::Exited, 0, 1, 0, ExitReason::Exited),
             (How::Exited, 137, 0, 0, ExitReason::Exited),
-            (How::ShellSignaled(9), 137, 1, 0, ExitReason::Oom),
-            (How::ShellSignaled(15), 143, 0, 0, ExitReason::Signaled),
+            (How::Signaled(9), 137, 1, 0, ExitReason::Oom),
+            (How::Signaled(15), 143, 0, 0, ExitReason::Signaled),
             (How::Exited, 254, 0, 3, ExitReason::Pids),
             (How::Exited, 0, 0, 3, ExitReason::Exited),
             (How::ShellExited, 3, 0, 0, ExitReason::ShellExited),

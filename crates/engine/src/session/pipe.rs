@@ -1,12 +1,12 @@
 //! The output of one exec on its way from the actor to its caller.
 //!
-//! It has no limit of its own: init may send a window of bytes, and gets room for more only as the
+//! It has no limit of its own: init may send a window's worth, and gets room for more only as the
 //! caller takes them; the actor ends a session whose init sends more.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sandkasten_protocol::Stream;
+use sandkasten_protocol::Record;
 use sandkasten_types::exec::ExecEnd;
 use tokio::sync::Notify;
 
@@ -19,19 +19,10 @@ pub(crate) enum Outcome {
     Failed(Error),
 }
 
-/// Some output.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) stream: Stream,
-    /// When its first byte came, in milliseconds since 1970-01-01 UTC.
-    pub(crate) at_ms: i64,
-    pub(crate) data: Vec<u8>,
-}
-
 /// What the caller takes.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    Piece(Piece),
+    Record(Record),
     /// Comes once, last.
     End(Outcome),
 }
@@ -45,23 +36,19 @@ pub(crate) struct Pipe {
 
 #[derive(Debug, Default)]
 struct Inside {
-    pieces: VecDeque<Piece>,
+    records: VecDeque<Record>,
     end: Option<Outcome>,
     ended: bool,
 }
 
 impl Pipe {
-    /// Appends output. Bytes of the same stream join the piece that waits: a million frames of one
-    /// byte take no more room than a megabyte.
-    pub(crate) fn push(&self, stream: Stream, at_ms: i64, data: Vec<u8>) {
+    /// Appends output.
+    pub(crate) fn push(&self, record: Record) {
         let mut inside = self.lock();
         if inside.ended {
             return;
         }
-        match inside.pieces.back_mut() {
-            Some(last) if last.stream == stream => last.data.extend_from_slice(&data),
-            _ => inside.pieces.push_back(Piece { stream, at_ms, data }),
-        }
+        inside.records.push_back(record);
         drop(inside);
         self.changed.notify_one();
     }
@@ -78,7 +65,7 @@ impl Pipe {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().pieces.is_empty()
+        self.lock().records.is_empty()
     }
 
     /// Waits for output or the end. `None` after the end.
@@ -86,8 +73,8 @@ impl Pipe {
         loop {
             {
                 let mut inside = self.lock();
-                if let Some(piece) = inside.pieces.pop_front() {
-                    return Some(Taken::Piece(piece));
+                if let Some(record) = inside.records.pop_front() {
+                    return Some(Taken::Record(record));
                 }
                 if let Some(outcome) = inside.end.take() {
                     return Some(Taken::End(outcome));
@@ -107,17 +94,19 @@ impl Pipe {
 
 #[cfg(test)]
 mod test {
+    use sandkasten_protocol::Stream;
+
     use super::*;
 
     #[tokio::test]
-    async fn bytes_join_and_the_first_end_counts() {
+    async fn output_comes_before_the_end_and_the_first_end_counts() {
+        let record = Record { seq: 1, stream: Stream::Output, at_ms: 1, data: b"a".to_vec() };
         let pipe = Pipe::default();
-        pipe.push(Stream::Output, 1, b"a".to_vec());
-        pipe.push(Stream::Output, 2, b"b".to_vec());
+        pipe.push(record.clone());
         pipe.end(Outcome::Failed(Error::Draining));
         pipe.end(Outcome::Failed(Error::Internal("second".into())));
-        let Some(Taken::Piece(piece)) = pipe.take().await else { panic!() };
-        assert_eq!(piece, Piece { stream: Stream::Output, at_ms: 1, data: b"ab".to_vec() });
+        let Some(Taken::Record(taken)) = pipe.take().await else { panic!() };
+        assert_eq!(taken, record);
         assert!(matches!(pipe.take().await, Some(Taken::End(Outcome::Failed(Error::Draining)))));
         assert!(pipe.take().await.is_none());
     }

@@ -28,6 +28,30 @@ const NONCE: [u8; 16] = *b"0123456789abcdef";
 /// Nothing that a test waits for takes that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A command, as a test wants it.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) cmd: Vec<u8>,
+    pub(crate) timeout_ms: u64,
+    pub(crate) output: OutputMode,
+    pub(crate) cwd: Option<Vec<u8>>,
+    pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Exec {
+    pub(crate) fn new(cmd: &str) -> Self {
+        let (cmd, timeout_ms) = (cmd.into(), 30_000);
+        Self { cmd, timeout_ms, output: OutputMode::Merged, cwd: None, env: Vec::new() }
+    }
+
+    pub(crate) fn begin(self, id: u64) -> ToInit {
+        let Self { cmd, timeout_ms, output, cwd, env } = self;
+        let (timeout_ms, reader) = (Some(timeout_ms), Reader::Paced);
+        let run = Run { timeout_ms, cwd, env, reader, ..Run::new(id) };
+        ToInit::Begin { run, task: Task::Command { cmd, output, user: FileUser::Session } }
+    }
+}
+
 /// Which root file system a box has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Image {
@@ -56,7 +80,9 @@ pub(crate) struct Sandbox {
     dir: PathBuf,
     pub(crate) link: Client,
     pub(crate) hello: Hello,
-    next_exec: u64,
+    /// What init said that it keeps.
+    pub(crate) known: Vec<Known>,
+    next_run: u64,
     next_tag: u32,
 }
 
@@ -143,22 +169,23 @@ impl Sandbox {
             .spawn()
             .unwrap();
         drop(listener);
-        let Some((link, hello)) = Client::attach(&dir) else {
+        let Some((link, hello, known)) = Client::attach(&dir) else {
             let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
             let status = unshare.wait();
             drop(std::fs::remove_dir_all(&dir));
             panic!("the box ended: {status:?} {log}");
         };
         let init = child_of(unshare.id());
-        let next_exec = hello.next_exec;
-        Self { unshare, init, dir, link, hello, next_exec, next_tag: 0 }
+        let next_run = hello.next_run;
+        Self { unshare, init, dir, link, hello, known, next_run, next_tag: 0 }
     }
 
     /// Connects anew, as an engine that was restarted.
     pub(crate) fn reattach(&mut self) {
-        let (link, hello) = Client::attach(&self.dir).unwrap();
+        let (link, hello, known) = Client::attach(&self.dir).unwrap();
         self.link = link;
-        self.next_exec = self.next_exec.max(hello.next_exec);
+        self.known = known;
+        self.next_run = self.next_run.max(hello.next_run);
         self.hello = hello;
     }
 
@@ -186,18 +213,11 @@ impl Sandbox {
 
     /// Sends a command and does not wait.
     pub(crate) fn begin(&mut self, cmd: &str, change: impl FnOnce(&mut Exec)) -> u64 {
-        let id = self.next_exec;
-        self.next_exec += 1;
-        let mut exec = Exec {
-            id,
-            cmd: cmd.as_bytes().to_vec(),
-            timeout_ms: 30_000,
-            output: OutputMode::Merged,
-            cwd: None,
-            env: Vec::new(),
-        };
+        let id = self.next_run;
+        self.next_run += 1;
+        let mut exec = Exec::new(cmd);
         change(&mut exec);
-        self.link.send(&ToInit::Exec(exec));
+        self.link.send(&exec.begin(id));
         id
     }
 
@@ -207,14 +227,18 @@ impl Sandbox {
         let mut bytes: Vec<(Stream, Vec<u8>)> = Vec::new();
         loop {
             match self.link.next().expect("init closed the connection") {
-                FromInit::Output { exec, stream, data, .. } => {
-                    assert_eq!(exec, id, "output of another command");
-                    assert!(!data.is_empty() && data.len() <= DATA_BYTES_MAX);
-                    self.link.send(&ToInit::Credit { exec, bytes: data.len() as u64 });
-                    bytes.push((stream, data));
+                FromInit::Output { run, records } => {
+                    assert_eq!(run, id, "output of another command");
+                    let cost = records.iter().map(Record::cost).sum();
+                    self.link.send(&ToInit::Credit { run, cost });
+                    for Record { stream, data, .. } in records {
+                        assert!(!data.is_empty() && data.len() <= RECORD_BYTES_MAX);
+                        bytes.push((stream, data));
+                    }
                 }
-                FromInit::End { exec, end } => {
-                    assert_eq!(exec, id, "end of another command");
+                FromInit::End { run, end } => {
+                    assert_eq!(run, id, "end of another command");
+                    self.link.send(&ToInit::Settle { run, note: Vec::new() });
                     let all: Vec<u8> = bytes.iter().flat_map(|(_, b)| b.clone()).collect();
                     let out = String::from_utf8_lossy(&all).into_owned();
                     return Answer { out, bytes, end, took: began.elapsed() };
@@ -253,6 +277,11 @@ impl Drop for Sandbox {
     }
 }
 
+/// All bytes of some output.
+pub(crate) fn joined(records: &[Record]) -> Vec<u8> {
+    records.iter().flat_map(|record| record.data.clone()).collect()
+}
+
 impl Client {
     /// Connects without saying anything.
     pub(crate) fn connect(dir: &Path) -> Self {
@@ -261,13 +290,18 @@ impl Client {
         Self { stream, decoder: Decoder::new(FROM_INIT_BYTES_MAX), descriptors: Vec::new() }
     }
 
-    fn attach(dir: &Path) -> Option<(Self, Hello)> {
+    fn attach(dir: &Path) -> Option<(Self, Hello, Vec<Known>)> {
         let mut client = Self::connect(dir);
         client.send(&ToInit::Attach { version: VERSION, nonce: NONCE });
         match client.next()? {
             FromInit::Hello(hello) => {
                 assert_eq!((hello.version, hello.nonce), (VERSION, NONCE));
-                Some((client, hello))
+                let known = (0..hello.runs).map(|_| match client.next() {
+                    Some(FromInit::Known(known)) => known,
+                    other => panic!("{other:?}"),
+                });
+                let known = known.collect();
+                Some((client, hello, known))
             }
             other => panic!("{other:?}"),
         }

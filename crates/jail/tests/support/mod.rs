@@ -99,7 +99,7 @@ impl Host {
 
     /// Connects to the init of a box.
     pub(crate) fn attach(started: Started, cgroup: Cgroup, socket: &Path) -> Session {
-        Session { started, cgroup, link: Link::new(socket), next_exec: 1 }
+        Session { started, cgroup, link: Link::new(socket), next_run: 1 }
     }
 
     fn launch(
@@ -240,30 +240,29 @@ pub(crate) struct Session {
     pub(crate) started: Started,
     pub(crate) cgroup: Cgroup,
     link: Link,
-    next_exec: u64,
+    next_run: u64,
 }
 
 impl Session {
     /// Runs a command in the box's shell; all it wrote, and how it ended.
     pub(crate) fn run(&mut self, cmd: &str) -> (String, End) {
-        let id = self.next_exec;
-        self.next_exec += 1;
-        self.link.send(&ToInit::Exec(protocol::Exec {
-            id,
-            cmd: cmd.into(),
-            timeout_ms: 30_000,
-            output: protocol::OutputMode::Merged,
-            cwd: None,
-            env: Vec::new(),
-        }));
+        let id = self.next_run;
+        self.next_run += 1;
+        let (timeout_ms, reader) = (Some(30_000), protocol::Reader::Paced);
+        let run = protocol::Run { timeout_ms, reader, ..protocol::Run::new(id) };
+        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Session);
+        let task = protocol::Task::Command { cmd: cmd.into(), output, user };
+        self.link.send(&ToInit::Begin { run, task });
         let mut output = Vec::new();
         loop {
             match self.link.next() {
-                FromInit::Output { exec, data, .. } if exec == id => {
-                    self.link.send(&ToInit::Credit { exec, bytes: data.len() as u64 });
-                    output.extend(data);
+                FromInit::Output { run, records } if run == id => {
+                    let cost = records.iter().map(protocol::Record::cost).sum();
+                    self.link.send(&ToInit::Credit { run, cost });
+                    output.extend(records.into_iter().flat_map(|record| record.data));
                 }
-                FromInit::End { exec, end } if exec == id => {
+                FromInit::End { run, end } if run == id => {
+                    self.link.send(&ToInit::Settle { run, note: Vec::new() });
                     return (String::from_utf8_lossy(&output).into_owned(), end);
                 }
                 other => panic!("init said {other:?}"),

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use proptest::prelude::*;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sandkasten_protocol::{End, FileFault, How};
+use sandkasten_protocol::{End, FileFault, FileUser, How, OutputMode, Run, Task};
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
@@ -25,12 +25,12 @@ fn hello() -> FromInit {
         nonce: [1; 16],
         shell: None,
         cwd: b"/".to_vec(),
-        running: None,
-        next_exec: 1,
+        runs: 0,
+        next_run: 1,
     })
 }
 
-fn end(exec: u64) -> FromInit {
+fn end(run: u64) -> FromInit {
     let end = End {
         how: How::Exited,
         exit_code: 0,
@@ -40,8 +40,9 @@ fn end(exec: u64) -> FromInit {
         state_lost: false,
         output_bytes: 0,
         dropped_bytes: 0,
+        seq: 2,
     };
-    FromInit::End { exec, end }
+    FromInit::End { run, end }
 }
 
 fn opened(tag: u32) -> FromInit {
@@ -136,15 +137,9 @@ async fn descriptors_that_nobody_asked_for_end_the_link() {
 async fn an_init_that_does_not_read_ends_the_link() {
     let (mut link, init) = pair();
     let cmd = vec![b'x'; 1024 * 1024];
-    let exec = sandkasten_protocol::Exec {
-        id: 1,
-        cmd,
-        timeout_ms: 1,
-        output: sandkasten_protocol::OutputMode::Merged,
-        cwd: None,
-        env: Vec::new(),
-    };
-    link.send(&ToInit::Exec(exec)).unwrap();
+    let (output, user) = (OutputMode::Merged, FileUser::Session);
+    let task = Task::Command { cmd, output, user };
+    link.send(&ToInit::Begin { run: Run::new(1), task }).unwrap();
     assert!(matches!(link.next().await, Err(LinkFault::Stalled)));
     drop(init);
 }
