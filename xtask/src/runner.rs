@@ -19,7 +19,14 @@ use crate::cargo::cargo;
 
 /// Tests in a module of this name run with nothing beside them.
 const ALONE: &str = "alone::";
+/// Tests in a module of this name wait most of their time, so that many of them run at once, beside the others.
+const WAITS: &str = "waits::";
+const WAITING: usize = 8;
+/// Tests in a module of this name take minutes: they run where `SANDKASTEN_LONG` is set.
+const LONG: &str = "minutes::";
 const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// The same for those that take minutes.
+const LONG_LIMIT: Duration = Duration::from_secs(600);
 /// What takes longer is shown with its time.
 const SLOW: Duration = Duration::from_secs(10);
 
@@ -71,6 +78,13 @@ pub fn run(
     if tests.is_empty() {
         bail!("no tests in {selection:?}");
     }
+    if std::env::var_os("SANDKASTEN_LONG").is_none() {
+        let is_long = |test: &Test| test.name.contains(LONG);
+        for test in tests.iter().filter(|test| is_long(test)) {
+            println!("not run: {} takes minutes (SANDKASTEN_LONG=1 runs it)", test.name);
+        }
+        tests.retain(|test| !is_long(test));
+    }
     let (alone, together): (VecDeque<Test>, VecDeque<Test>) =
         tests.into_iter().partition(|test| test.name.contains(ALONE));
     let mut count = side_by_side(together, variables)?;
@@ -121,18 +135,23 @@ fn side_by_side(
     tests: VecDeque<Test>,
     variables: &[(String, std::ffi::OsString)],
 ) -> anyhow::Result<Count> {
-    let queue = Mutex::new(tests);
+    let (waiting, working): (VecDeque<Test>, VecDeque<Test>) =
+        tests.into_iter().partition(|test| test.name.contains(WAITS));
+    let queues = [Mutex::new(working), Mutex::new(waiting)];
+    let [working, waiting] = &queues;
     let total = Mutex::new(Count::default());
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
-        let work = || -> anyhow::Result<()> {
+        let work = |queue: &Mutex<VecDeque<Test>>| -> anyhow::Result<()> {
             loop {
                 let Some(test) = queue.lock().expect("no panic").pop_front() else { return Ok(()) };
                 let count = tell(&test, variables)?;
                 *total.lock().expect("no panic") += count;
             }
         };
-        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let queues =
+            std::iter::repeat_n(working, workers).chain(std::iter::repeat_n(waiting, WAITING));
+        let running: Vec<_> = queues.map(|queue| scope.spawn(move || work(queue))).collect();
         running.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
     })?;
     Ok(total.into_inner().expect("no panic"))
@@ -175,7 +194,8 @@ fn perform(
     command.envs(variables.iter().cloned()).stdin(Stdio::null());
     command.stdout(output.try_clone()?).stderr(output.try_clone()?);
     let mut child = command.spawn().with_context(|| format!("run {}", test.binary.display()))?;
-    let how = ends(&mut child)?;
+    let limit = if test.name.contains(LONG) { LONG_LIMIT } else { TIME_LIMIT };
+    let how = ends(&mut child, limit)?;
     let mut text = Vec::new();
     output.seek(SeekFrom::Start(0))?;
     output.read_to_end(&mut text)?;
@@ -189,11 +209,11 @@ fn perform(
 }
 
 /// Waits for a test's end; how it failed, if it did.
-fn ends(child: &mut Child) -> anyhow::Result<Option<String>> {
-    if !sandkasten_e2e::wait::ends_within(child, TIME_LIMIT) {
+fn ends(child: &mut Child, limit: Duration) -> anyhow::Result<Option<String>> {
+    if !sandkasten_e2e::wait::ends_within(child, limit) {
         child.kill()?;
         child.wait()?;
-        return Ok(Some(format!("not over after {TIME_LIMIT:?}")));
+        return Ok(Some(format!("not over after {limit:?}")));
     }
     let status = child.wait()?;
     Ok((!status.success()).then(|| status.to_string()))

@@ -7,8 +7,9 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use anyhow::{Context, bail};
-use sandkasten_e2e::Lab;
+use sandkasten_e2e::image::Rootfs;
 use sandkasten_e2e::leaks::Snapshot;
+use sandkasten_e2e::{Lab, debian};
 
 use crate::build;
 use crate::runner::{self, Count};
@@ -29,9 +30,10 @@ enum Kind {
     Shared,
 }
 
-const SUITES: [Suite; 9] = [
+const SUITES: [Suite; 10] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
-    Suite { name: "api", what: "published clients, wire traps, cases", kind: Kind::Shared },
+    Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
+    Suite { name: "cases", what: "cases from the field, in each shell", kind: Kind::Shared },
     Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
     Suite { name: "http", what: "keys, limits, hostile peers, logs", kind: Kind::Own },
     Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },
@@ -91,7 +93,7 @@ impl Suite {
         let mut variables = binaries(self.name)?;
         let before = Snapshot::take();
         let mut count = {
-            let shared = (self.kind == Kind::Shared).then(shared_lab);
+            let shared = (self.kind == Kind::Shared).then(|| shared_lab(self.name));
             let of_lab = shared.iter().flat_map(Lab::variables);
             variables.extend(of_lab.map(|(name, value)| (name.to_owned(), value)));
             let target = ["-p", "sandkasten-e2e", "--test", self.name];
@@ -126,9 +128,14 @@ fn binaries(suite: &str) -> anyhow::Result<Vec<(String, OsString)>> {
 }
 
 /// A daemon with the built images, which all tests of a suite use.
-fn shared_lab() -> Lab {
+fn shared_lab(suite: &str) -> Lab {
     println!("images base and python, from the cache where they are there");
-    Lab::builder().recipe("base").recipe("python").start()
+    let mut lab = Lab::builder().recipe("base").recipe("python");
+    if suite == "cases" {
+        lab = lab.image("busybox", Rootfs::busybox()).image("dash", Rootfs::dash());
+        lab = lab.archive("bookworm", debian::bookworm());
+    }
+    lab.start()
 }
 
 /// Whether something on the leak list can be ours. In CI all that is new is, but for processes that

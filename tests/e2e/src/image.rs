@@ -38,6 +38,42 @@ impl Rootfs {
         root
     }
 
+    /// busybox with all of its programs, and a user's shell that is its own.
+    ///
+    /// # Panics
+    /// Where the host has no static busybox.
+    #[must_use]
+    pub fn busybox() -> Self {
+        let mut root = Self::all_applets();
+        root.symlink("bin/sh", "busybox");
+        root
+    }
+
+    /// The same, but `sh` is the host's dash.
+    ///
+    /// # Panics
+    /// Where the host lacks one of the two.
+    #[must_use]
+    pub fn dash() -> Self {
+        let mut root = Self::all_applets();
+        root.program("bin/sh", &find_program("dash").expect("dash on PATH"));
+        root
+    }
+
+    fn all_applets() -> Self {
+        let mut root = Self::empty();
+        let busybox = find_program("busybox").expect("busybox on PATH (busybox-static)");
+        root.file("bin/busybox", &fs::read(&busybox).expect("read busybox"), 0o755);
+        let list = Command::new(&busybox).arg("--list").output().expect("busybox --list");
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        for applet in list.lines().filter(|&name| !["busybox", "sh"].contains(&name)) {
+            root.symlink(&format!("bin/{applet}"), "busybox");
+        }
+        root.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644);
+        root.file("etc/group", b"root:x:0:\n", 0o644);
+        root
+    }
+
     /// Nothing but the usual empty directories: an image without a shell.
     #[must_use]
     pub fn empty() -> Self {

@@ -175,8 +175,14 @@ impl Builder {
 
     /// An image beside `tiny`.
     #[must_use]
-    pub fn image(mut self, name: &str, rootfs: Rootfs) -> Self {
-        self.images.push((name.to_owned(), rootfs.finish()));
+    pub fn image(self, name: &str, rootfs: Rootfs) -> Self {
+        self.archive(name, rootfs.finish())
+    }
+
+    /// An image of a root file system's tar.
+    #[must_use]
+    pub fn archive(mut self, name: &str, tar: Vec<u8>) -> Self {
+        self.images.push((name.to_owned(), tar));
         self
     }
 
@@ -675,7 +681,7 @@ pub fn venv(name: &str, packages: &[&str]) -> PathBuf {
 }
 
 /// Where what is expensive is kept between runs, outside the checkout.
-fn cache_dir() -> PathBuf {
+pub(crate) fn cache_dir() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     variable("SANDKASTEN_CACHE_DIR")
         .or_else(|| variable("XDG_CACHE_HOME").map(|dir| dir.join("sandkasten")))

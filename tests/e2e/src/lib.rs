@@ -6,6 +6,7 @@
 //! Suites are the targets below `tests/`; `cargo xtask test NAME` builds what they need, starts the
 //! daemon that they share, and counts.
 
+pub mod debian;
 pub mod host;
 pub mod http;
 pub mod image;

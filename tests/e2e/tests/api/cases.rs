@@ -1,4 +1,5 @@
-//! Cases from the field that this version is to hold: C71, C73, C81, C82. (C69 is in `long`.)
+//! Cases from the field about the life of a session: C71, C73. (C69 is in `long`; the suite `cases` has those
+//! about commands.)
 
 use std::time::Duration;
 
@@ -152,52 +153,4 @@ mod c73_destroy_never_hangs {
         assert_eq!(session.info()["status"], "crashed", "the first reason stays");
         assert_eq!(lab.left_of_sessions(), Vec::<String>::new());
     }
-}
-
-#[test]
-fn c81_loopback_is_up_and_names_resolve() {
-    let lab = Lab::shared();
-    let session = lab.session(&json!({ "image": "python" }));
-    let serve = "python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 & sleep 1; \
-        python3 -c \"import urllib.request as u; print(u.urlopen('http://localhost:8000').status)\"";
-    assert_eq!(session.run(serve), "200\n");
-    let names = session.run(
-        "getent hosts localhost; python3 -c \"import socket; s=socket.socket(socket.AF_INET6); s.bind(('::1',0)); print('v6')\"; \
-         hostname; getent hosts $(hostname)",
-    );
-    let lines: Vec<&str> = names.lines().collect();
-    assert!(lines[0].starts_with("127.0.0.1") || lines[0].starts_with("::1"), "{names}");
-    assert_eq!(lines[1..3], ["v6", "sandbox"], "{names}");
-    assert!(lines[3].contains("sandbox"), "{names}");
-    let resolved = "python3 -c \"import socket; print(socket.gethostbyname('localhost'))\"";
-    assert_eq!(session.run(resolved), "127.0.0.1\n");
-}
-
-#[test]
-fn c82_devices_of_every_day_are_there() {
-    let lab = Lab::shared();
-    let session = lab.session(&json!({ "image": "python" }));
-    let body = json!({ "cmd": "diff <(echo a) <(echo a) && wc -l < <(printf 'a\\nb\\n'); echo x | cat /dev/stdin; \
-        echo y > /dev/stderr; echo z > /dev/stdout; tee >(wc -c >&2) <<< hi >/dev/null; sleep 0.2; \
-        ls /dev/null /dev/zero /dev/urandom /dev/full /dev/tty /dev/ptmx /dev/shm" });
-    let done = session.exec_with(&body);
-    assert_eq!(done.code(), 0, "{}", done.body);
-    let lines: Vec<&str> = done.output().lines().collect();
-    for line in [
-        "2",
-        "x",
-        "y",
-        "z",
-        "3",
-        "/dev/null",
-        "/dev/zero",
-        "/dev/urandom",
-        "/dev/full",
-        "/dev/tty",
-        "/dev/ptmx",
-    ] {
-        assert!(lines.contains(&line), "{line}: {}", done.output());
-    }
-    let pty = "python3 -c \"import pty, os; m, s = pty.openpty(); print(os.ttyname(s))\"";
-    assert!(session.run(pty).starts_with("/dev/pts/"));
 }
