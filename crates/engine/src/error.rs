@@ -3,8 +3,9 @@
 
 use std::fmt;
 
+use sandkasten_types::exec::ExecOutput;
 use sandkasten_types::session::Status;
-use sandkasten_types::{ExecId, ImageName, SessionId, WorkspaceId};
+use sandkasten_types::{ExecId, ImageName, ProcessId, SessionId, WorkspaceId};
 
 /// Why an engine call failed.
 #[expect(clippy::error_impl_error, reason = "callers write `engine::Error`")]
@@ -27,6 +28,8 @@ pub enum Error {
     ImageNotFound(ImageName),
     #[error("exec not found: {0}")]
     ExecNotFound(ExecId),
+    #[error("process not found: {0}")]
+    ProcessNotFound(ProcessId),
     /// The session existed and has ended.
     #[error("session {} is {}: {}", .0.id, .0.status.as_str(), .0.reason)]
     Ended(Box<Ended>),
@@ -84,7 +87,7 @@ pub struct Ended {
     /// For an exec: the command had been given to the shell.
     pub started: bool,
     /// For an exec that had started: its output so far, cleaned and capped.
-    pub output: Option<String>,
+    pub output: Option<ExecOutput>,
 }
 
 /// Why a file operation failed, in a session or in a workspace.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandkasten_protocol as protocol;
 use sandkasten_types::ExecId;
-use sandkasten_types::exec::{Chunk, ExecAnswer, ExecEnd, ExecRequest, Stream};
+use sandkasten_types::exec::{Chunk, ExecAnswer, ExecEnd, ExecOutput, ExecRequest, Gap, Stream};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -38,6 +38,8 @@ pub struct ExecHandle {
 pub enum ExecEvent {
     /// Fits an SSE event of 8 KiB once it is escaped.
     Chunk(Chunk),
+    /// Output that is not kept any more.
+    Gap(Gap),
     /// `seq` is the number after the last chunk's.
     Done {
         seq: u64,
@@ -79,6 +81,11 @@ impl ExecHandle {
         }
     }
 
+    /// Leaves the command to itself: it goes on, and its events wait under its id.
+    pub fn detach(self) {
+        // This version refuses what asks for it.
+    }
+
     /// Waits for the end and gives the blocking answer, capped head and tail.
     ///
     /// # Errors
@@ -98,8 +105,9 @@ impl ExecHandle {
         let (stream, timestamp) = self.last;
         for chunk in chunks(text) {
             self.seq += 1;
-            let (chunk, seq) = (chunk.to_owned(), self.seq);
-            self.ready.push_back(Chunk { chunk, timestamp, stream, seq });
+            let (chunk, seq) = (Some(chunk.to_owned()), self.seq);
+            let chunk_base64 = None;
+            self.ready.push_back(Chunk { chunk, chunk_base64, timestamp, stream, seq });
         }
     }
 
@@ -115,6 +123,7 @@ impl ExecHandle {
 
 fn answer(outcome: Outcome, output: Blocking) -> Result<ExecAnswer, Error> {
     let (output, truncated) = output.finish();
+    let output = ExecOutput { output: Some(output), ..ExecOutput::default() };
     match outcome {
         Outcome::Done(mut end) => {
             end.truncated |= truncated;

@@ -70,10 +70,10 @@ fn a_stream_comes_as_it_is_written() {
         let mut handle = lab.engine.exec(&session.id, request).await.unwrap();
         let first = handle.next().await;
         let Some(ExecEvent::Chunk(first)) = first else { panic!("{first:?}") };
-        assert_eq!((first.chunk.as_str(), first.seq), ("a", 1));
+        assert_eq!((first.chunk.as_deref(), first.seq), (Some("a"), 1));
         let second = handle.next().await;
         let Some(ExecEvent::Chunk(second)) = second else { panic!("{second:?}") };
-        assert_eq!((second.chunk.as_str(), second.seq), ("b\n", 2));
+        assert_eq!((second.chunk.as_deref(), second.seq), (Some("b\n"), 2));
         let Some(ExecEvent::Done { seq: 3, end }) = handle.next().await else { panic!() };
         assert_eq!((end.exit_code, end.exit_reason), (4, ExitReason::ShellExited));
         assert!(end.shell_restarted && handle.next().await.is_none());
@@ -95,9 +95,11 @@ fn a_flood_is_capped_and_memory_stays() {
         };
         let answer = lab.exec_with(&session.id, request).await.unwrap();
         assert_eq!(answer.end.output_bytes, 50_000_005);
-        assert!(answer.end.truncated && answer.output.len() <= 1000);
-        assert!(answer.output.starts_with("y\ny\n") && answer.output.ends_with("\nend\n"));
-        assert!(answer.output.contains("[… 49999"), "{}", answer.output);
+        assert!(answer.end.truncated);
+        let output = answer.output.output.unwrap();
+        assert!(output.len() <= 1000);
+        assert!(output.starts_with("y\ny\n") && output.ends_with("\nend\n"));
+        assert!(output.contains("[… 49999"), "{output}");
         lab
     });
 }
@@ -115,7 +117,7 @@ fn a_timeout_ends_the_command_and_says_so() {
         let began = Instant::now();
         let answer = lab.exec_with(&session.id, request).await.unwrap();
         assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
-        assert_eq!(answer.output, "so far\n");
+        assert_eq!(answer.output.output.unwrap(), "so far\n");
         let end = answer.end;
         assert_eq!((end.exit_code, end.exit_reason), (124, ExitReason::Timeout));
         assert!(end.timed_out && end.shell_restarted);
@@ -151,7 +153,7 @@ fn a_delete_in_mid_command_tells_everybody() {
         let mut streamed =
             lab.engine.exec(&session.id, request("echo out; sleep 60")).await.unwrap();
         let Some(ExecEvent::Chunk(chunk)) = streamed.next().await else { panic!() };
-        assert_eq!(chunk.chunk, "out\n");
+        assert_eq!(chunk.chunk.as_deref(), Some("out\n"));
         let waiting = lab.engine.exec(&session.id, request("echo never")).await.unwrap();
         // Neither files nor figures wait for the command.
         assert!(lab.engine.stats(&session.id).await.unwrap().pids > 1);
@@ -187,7 +189,7 @@ fn a_blocking_caller_gets_the_output_so_far() {
             engine.delete_session(&id).await.unwrap();
         });
         let Err(Error::Ended(ended)) = handle.finish().await else { panic!() };
-        assert_eq!((ended.started, ended.output.as_deref()), (true, Some("out\n")));
+        assert_eq!((ended.started, ended.output.unwrap().output.as_deref()), (true, Some("out\n")));
         delete.await.unwrap();
         lab
     });
@@ -365,7 +367,10 @@ fn an_exec_id_never_runs_twice() {
             ..ExecRequest::default()
         };
         let answer = lab.exec_with(&session.id, request()).await.unwrap();
-        assert_eq!((answer.end.exec_id.as_str(), answer.output.as_str()), ("mine", "1\n"));
+        assert_eq!(
+            (answer.end.exec_id.as_str(), answer.output.output.as_deref()),
+            ("mine", Some("1\n"))
+        );
         let error = lab.exec_with(&session.id, request()).await.unwrap_err();
         assert!(error.to_string().contains("not available"), "{error}");
         assert_eq!(lab.output(&session.id, "echo $n").await, "1\n");
@@ -385,7 +390,7 @@ fn fields_of_a_command_reach_its_shell() {
             ..ExecRequest::default()
         };
         let answer = lab.exec_with(&session.id, request).await.unwrap();
-        assert_eq!(answer.output, "a'b\r\n/tmp\r\ntty\r\n");
+        assert_eq!(answer.output.output.unwrap(), "a'b\r\n/tmp\r\ntty\r\n");
         let request = ExecRequest {
             cmd: "echo never".into(),
             cwd: Some("/nowhere".into()),
@@ -410,7 +415,7 @@ fn commands_run_in_the_order_of_their_arrival() {
         }
         for (n, handle) in handles.into_iter().enumerate() {
             let answer = handle.finish().await.unwrap();
-            assert_eq!(answer.output, format!("B{n}\nE{n} {n}\n"));
+            assert_eq!(answer.output.output.unwrap(), format!("B{n}\nE{n} {n}\n"));
             assert_eq!(answer.end.exit_code, i32::try_from(n).unwrap());
         }
         lab

@@ -85,6 +85,9 @@ impl From<Error> for ApiError {
                 new(ErrorCode::ImageNotFound).with("image", name.as_str())
             }
             Error::ExecNotFound(id) => new(ErrorCode::ExecNotFound).with("exec_id", id.as_str()),
+            Error::ProcessNotFound(id) => {
+                new(ErrorCode::ExecNotFound).with("process_id", id.as_str())
+            }
             Error::Ended(ended) => Self::ended(&ended, message),
             Error::File { path, fault } => Self::file(&path, &fault, message),
             Error::TooLarge { limit, .. } => new(ErrorCode::TooLarge).with("limit", limit),
@@ -171,8 +174,9 @@ impl ApiError {
             .with("status", ended.status.as_str())
             .with("reason", ended.reason.as_str())
             .with("started", ended.started);
-        if let Some(output) = &ended.output {
-            error = error.with("output", output.as_str());
+        let output = ended.output.as_ref().map(serde_json::to_value);
+        if let Some(Ok(Value::Object(fields))) = output {
+            error.details.extend(fields);
         }
         error
     }

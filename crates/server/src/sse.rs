@@ -62,6 +62,11 @@ impl Source for ExecSource {
                 let bytes = event_bytes(chunk.seq, "chunk", &chunk);
                 return Some((self, bytes));
             }
+            Some(ExecEvent::Gap(gap)) => {
+                self.last_seq = gap.seq;
+                let bytes = event_bytes(gap.seq, "gap", &gap);
+                return Some((self, bytes));
+            }
             Some(ExecEvent::Done { seq, end }) => event_bytes(seq, "done", &end),
             Some(ExecEvent::Failed { seq, error }) => self.error(seq, error.into()),
             None => {

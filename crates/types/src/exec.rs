@@ -5,26 +5,36 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::ExecId;
+use crate::{Base64, ExecId, Timestamp};
 
 /// `POST /v1/sessions/{id}/exec` and `…/exec/stream`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExecRequest {
     /// The command, 1 MiB at most, no NUL. Empty is exit 0.
     pub cmd: String,
-    /// Milliseconds; 30000 where absent.
+    /// Milliseconds from its begin; 30000 where absent.
     pub timeout_ms: Option<i64>,
     /// Output goes to a fresh PTY and is not cleaned.
     pub raw_output: Option<bool>,
+    /// What its stdin has: text, or base64 with `encoding`. Empty where absent.
     pub stdin: Option<String>,
+    /// A `cd` before the command, which stays.
     pub cwd: Option<String>,
+    /// Variables of this command alone.
     pub env: Option<BTreeMap<String, String>>,
+    /// `root`: this one command as the box's root, in a fresh `sh`.
     pub user: Option<String>,
+    /// stdout and stderr apart, too.
     pub split: Option<bool>,
+    /// `base64`: output is exact bytes, nothing decoded or cleaned; `stdin` is base64.
     pub encoding: Option<String>,
+    /// Bytes of each field of a blocking answer; 64 MiB at most.
     pub max_output_bytes: Option<i64>,
+    /// 1 to 64 of `[A-Za-z0-9._-]`. The same id and command is the same exec.
     pub exec_id: Option<String>,
+    /// `cancel` (where absent) or `keep`: whether the command goes on without its caller.
     pub on_disconnect: Option<String>,
+    /// Answer at once with the id; implies `keep`.
     pub detach: Option<bool>,
 }
 
@@ -100,13 +110,153 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// What a command wrote, each field capped: as text, or as bytes where that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecOutput {
+    /// stdout and stderr in the order written, cleaned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// With `split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// In place of `output` with `encoding` `base64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_base64: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout_base64: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr_base64: Option<Base64>,
+}
+
+impl ExecOutput {
+    /// Bytes of all fields as they are held, not as they are written.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts = [&self.output, &self.stdout, &self.stderr];
+        let bytes = [&self.output_base64, &self.stdout_base64, &self.stderr_base64];
+        texts.into_iter().flatten().map(String::len).sum::<usize>()
+            + bytes.into_iter().flatten().map(|one| one.0.len()).sum::<usize>()
+    }
+}
+
 /// The answer of a blocking exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecAnswer {
-    /// stdout and stderr in the order written, cleaned.
-    pub output: String,
+    #[serde(flatten)]
+    pub output: ExecOutput,
     #[serde(flatten)]
     pub end: ExecEnd,
+}
+
+/// The answer of an exec with `detach`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecStarted {
+    pub exec_id: ExecId,
+}
+
+/// How far a command or a process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    Queued,
+    Running,
+    Finished,
+}
+
+/// `GET /v1/sessions/{id}/execs/{exec_id}`, and each entry of the list, which has no output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecStatus {
+    pub exec_id: ExecId,
+    pub status: RunStatus,
+    /// Its first 2 KiB.
+    pub cmd: String,
+    /// Bytes of the whole command.
+    pub cmd_bytes: u64,
+    pub created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// `null` while it has none, and where it will never be known.
+    #[schema(required)]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_reason: Option<ExitReason>,
+    /// Why it could not be run, or what it did is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The answer, of one that is over.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub more: Option<ExecMore>,
+    #[serde(flatten)]
+    pub output: ExecOutput,
+}
+
+/// What [`ExecStatus`] has of an [`ExecEnd`] beside what it always has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecMore {
+    pub cwd: String,
+    pub duration_ms: u64,
+    pub timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub shell_restarted: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub state_lost: bool,
+    pub truncated: bool,
+    pub output_bytes: u64,
+    pub oom_kills: u64,
+    pub fork_fails: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<OomDetails>,
+}
+
+impl From<ExecEnd> for ExecMore {
+    fn from(end: ExecEnd) -> Self {
+        Self {
+            cwd: end.cwd,
+            duration_ms: end.duration_ms,
+            timed_out: end.timed_out,
+            signal: end.signal,
+            shell_restarted: end.shell_restarted,
+            state_lost: end.state_lost,
+            truncated: end.truncated,
+            output_bytes: end.output_bytes,
+            oom_kills: end.oom_kills,
+            fork_fails: end.fork_fails,
+            memory_limit: end.memory_limit,
+            details: end.details,
+        }
+    }
+}
+
+/// `GET /v1/sessions/{id}/execs`, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Execs {
+    pub execs: Vec<ExecStatus>,
+}
+
+/// `POST /v1/sessions/{id}/shell/restart`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct RestartShell {
+    /// Whether the new shell gets the state of the last finished command; true where absent.
+    pub keep_state: Option<bool>,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShellRestarted {
+    pub ok: bool,
+    /// The new shell's.
+    pub cwd: String,
+    pub duration_ms: u64,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub state_lost: bool,
 }
 
 /// Which of a command's outputs a chunk is from.
@@ -122,11 +272,26 @@ pub enum Stream {
 /// `event: chunk` of an exec stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chunk {
-    pub chunk: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<String>,
+    /// In place of `chunk` with `encoding` `base64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk_base64: Option<Base64>,
     /// Milliseconds since 1970-01-01 UTC.
     pub timestamp: i64,
     pub stream: Stream,
-    /// Rises with every event of the stream; also the event's `id`.
+    /// Rises with every event, not by one always; also the event's `id`.
+    pub seq: u64,
+}
+
+/// `event: gap`: output that is not kept any more stood here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gap {
+    pub bytes: u64,
+    /// The first and the last event that are missing.
+    pub from_seq: u64,
+    pub to_seq: u64,
+    /// The event's `id`: `to_seq`.
     pub seq: u64,
 }
 

@@ -118,6 +118,14 @@ id!(
     is_exec_id
 );
 
+id!(
+    /// Id of a process of the API, made by the daemon.
+    ProcessId,
+    "process id",
+    "1 to 64 of `[A-Za-z0-9._-]`",
+    is_exec_id
+);
+
 impl SessionId {
     /// A new id from the kernel's random numbers.
     ///
@@ -129,6 +137,16 @@ impl SessionId {
 }
 
 impl ExecId {
+    /// A new id from the kernel's random numbers.
+    ///
+    /// # Errors
+    /// Where the kernel gives no random bytes (getrandom(2)).
+    pub fn random() -> Result<Self, getrandom::Error> {
+        random_hex().map(|hex| Self(hex.into()))
+    }
+}
+
+impl ProcessId {
     /// A new id from the kernel's random numbers.
     ///
     /// # Errors

@@ -227,7 +227,7 @@ impl Lab {
     pub(crate) async fn output(&self, id: &SessionId, cmd: &str) -> String {
         let answer = self.exec(id, cmd).await.unwrap();
         assert_eq!(answer.end.exit_code, 0, "{cmd}: {answer:?}");
-        answer.output
+        answer.output.output.unwrap()
     }
 
     /// The chunks and the end of a stream.
@@ -240,13 +240,14 @@ impl Lab {
                 ExecEvent::Chunk(chunk) => {
                     seq += 1;
                     assert_eq!(chunk.seq, seq);
-                    chunks.push(chunk.chunk);
+                    chunks.push(chunk.chunk.unwrap());
                 }
                 ExecEvent::Done { seq: last, end } => {
                     assert_eq!(last, seq + 1);
                     assert!(handle.next().await.is_none());
                     return (chunks, end);
                 }
+                ExecEvent::Gap(gap) => panic!("{gap:?}"),
                 ExecEvent::Failed { error, .. } => panic!("{error}"),
             }
         }

@@ -38,7 +38,7 @@ pub(crate) async fn exec(
     drop(body.share);
     let answer = handle.finish().await?;
     // The text and its JSON live side by side until the text is dropped.
-    let share = app.budget.take_patiently(2 * answer.output.len() as u64).await;
+    let share = app.budget.take_patiently(2 * answer.output.bytes() as u64).await;
     let json =
         serde_json::to_vec(&answer).map_err(|error| ApiError::internal(error.to_string()))?;
     drop(answer);

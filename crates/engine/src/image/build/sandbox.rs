@@ -141,7 +141,9 @@ async fn execute(
     let mut last = String::new();
     while let Some(event) = exec.next().await {
         match event {
-            ExecEvent::Chunk(chunk) => text.push_str(&chunk.chunk),
+            ExecEvent::Chunk(chunk) => text.push_str(&chunk.chunk.unwrap_or_default()),
+            // Who keeps up has it all.
+            ExecEvent::Gap(_) => {}
             ExecEvent::Done { end, .. } if end.exit_code == 0 => return Ok(()),
             ExecEvent::Done { end, .. } => {
                 let code = end.exit_code;
