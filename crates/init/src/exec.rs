@@ -13,16 +13,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sandkasten_protocol::{
-    Begun, Bytes, End, FromInit, How, OutputMode, RECORD_BYTES_MAX, RECORD_COST, Record, Run,
-    Shell, WINDOW_COST,
-};
+use sandkasten_protocol::{Bytes, End, How, OutputMode, Run, Shell};
 
-use crate::clock::{self, Moment};
+use crate::clock::Moment;
 use crate::kill::Killer;
 use crate::line::{self, Text};
-use crate::output::{self, Sinks, Source, Wanted};
+use crate::output::{self, Sinks};
 use crate::rights::Ids;
+use crate::runs::Runs;
 use crate::runtime::Entry;
 use crate::status::Status;
 use crate::supervisor::Ended;
@@ -35,31 +33,42 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
 const INLINE_BYTES_MAX: usize = 4096;
 
-/// A command of the engine's.
+/// What is done in the shell, one after the other.
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) run: Run,
-    pub(crate) cmd: Bytes,
-    pub(crate) output: OutputMode,
+    pub(crate) work: Work,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Command {
+        cmd: Bytes,
+        output: OutputMode,
+    },
+    /// A new shell.
+    Restart(State),
+}
+
+/// What a new shell has of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Kept,
+    Fresh,
 }
 
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) exec: Exec,
+    pub(crate) run: Run,
+    pub(crate) work: Work,
     pub(crate) phase: Phase,
     pub(crate) shell_restarted: bool,
-    pub(crate) begun: Begun,
-    seq: u64,
     started: Moment,
     finished: Option<Moment>,
     timeout: Moment,
     steps: VecDeque<Step>,
-    sources: Vec<Source>,
     sinks: Option<Sinks>,
     text: Option<Entry>,
-    credit: u64,
-    output_bytes: u64,
-    dropped_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -120,6 +129,21 @@ impl Outcome {
         Self { how: How::Exited, exit_code }
     }
 
+    /// The end of something that took no time and has no output.
+    pub(crate) fn end(&self, cwd: Vec<u8>) -> End {
+        End {
+            how: self.how,
+            exit_code: self.exit_code,
+            cwd,
+            duration_ms: 0,
+            shell_restarted: false,
+            state_lost: false,
+            output_bytes: 0,
+            dropped_bytes: 0,
+            seq: 0,
+        }
+    }
+
     /// The shell has ended under the command.
     pub(crate) fn shell(ended: Ended) -> Self {
         match ended {
@@ -131,55 +155,56 @@ impl Outcome {
 
 impl Running {
     pub(crate) fn new(exec: Exec) -> Self {
+        let Exec { run, work } = exec;
         let started = Moment::now();
         let mut steps = VecDeque::new();
-        if !exec.run.env.is_empty() {
+        if !run.env.is_empty() {
             steps.push_back(Step::Env);
         }
-        if exec.run.cwd.is_some() {
+        if run.cwd.is_some() {
             steps.push_back(Step::Cwd);
         }
         steps.push_back(Step::Command);
         Self {
-            timeout: started
-                .after(exec.run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
-            exec,
+            timeout: started.after(run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
+            run,
+            work,
             phase: Phase::Waiting,
-            begun: Begun { at_ms: clock::wall_ms(), pid: None },
-            seq: 0,
             shell_restarted: false,
             started,
             finished: None,
             steps,
-            sources: Vec::new(),
             sinks: None,
             text: None,
-            credit: WINDOW_COST,
-            output_bytes: 0,
-            dropped_bytes: 0,
         }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.run.id
     }
 
     /// The next line for the shell; the phase is that line's then.
     pub(crate) fn next_line(
         &mut self,
-        world: &mut World,
+        (world, runs): (&mut World, &mut Runs),
         shell: Shell,
         ids: Ids,
     ) -> std::io::Result<Option<Vec<u8>>> {
         let Some(step) = self.steps.pop_front() else { return Ok(None) };
         let status = Status::new(&mut world.poller, &world.run)?;
         let path = status.path();
-        let line = match (step, &self.exec.run.cwd) {
-            (Step::Env, _) => line::probe_env(shell, &self.exec.run.env, &path),
+        let line = match (step, &self.run.cwd) {
+            (Step::Env, _) => line::probe_env(shell, &self.run.env, &path),
             (Step::Cwd, Some(dir)) => line::change_dir(shell, dir, &path),
-            (Step::Cwd | Step::Command, _) => match self.command_line(world, shell, ids, &path) {
-                Ok(line) => line,
-                Err(error) => {
-                    status.close(&world.poller);
-                    return Err(error);
+            (Step::Cwd | Step::Command, _) => {
+                match self.command_line((world, runs), shell, ids, &path) {
+                    Ok(line) => line,
+                    Err(error) => {
+                        status.close(&world.poller);
+                        return Err(error);
+                    }
                 }
-            },
+            }
         };
         self.phase = Phase::Line { step, status, look: Moment::now().after(LOOK) };
         Ok(Some(line))
@@ -187,15 +212,17 @@ impl Running {
 
     fn command_line(
         &mut self,
-        world: &mut World,
+        (world, runs): (&mut World, &mut Runs),
         shell: Shell,
         ids: Ids,
         status: &str,
     ) -> std::io::Result<Vec<u8>> {
-        let (sources, sinks) = output::open(world, self.exec.output, ids)?;
-        self.sources = sources;
+        let Work::Command { cmd, output } = &self.work else { return Ok(b"\n".to_vec()) };
+        let (sources, sinks) = output::open(world, *output, ids)?;
+        for source in sources {
+            runs.add_source(world, self.run.id, source);
+        }
         let sinks = self.sinks.insert(sinks);
-        let cmd = &self.exec.cmd;
         // A plain shell has no `$(<…)`, and `$(cat …)` would run whatever the payload calls so.
         let newlines_at_end = line::newlines_at_end(cmd);
         let path;
@@ -206,21 +233,17 @@ impl Running {
         } else {
             Text::Inline(cmd)
         };
-        let line = line::command(shell, text, &self.exec.run.env, sinks.outputs(), status);
-        self.watch_outputs(world);
-        Ok(line)
+        Ok(line::command(shell, text, &self.run.env, sinks.outputs(), status))
     }
 
     /// The command is over: reads what it has written, and waits a little for its children. Gives the
     /// phase that this ends.
-    pub(crate) fn finish(&mut self, world: &World, outcome: Outcome) -> Phase {
+    pub(crate) fn finish(&mut self, world: &World, runs: &mut Runs, outcome: Outcome) -> Phase {
         self.sinks = None;
         self.text = None;
         let now = Moment::now();
         self.finished = Some(now);
-        for source in &mut self.sources {
-            source.note_owed();
-        }
+        runs.note_over(self.run.id);
         self.set_phase(world, Phase::Ending { outcome, until: now.after(QUIET) })
     }
 
@@ -232,30 +255,19 @@ impl Running {
         std::mem::replace(&mut self.phase, phase)
     }
 
-    /// Whether all output of the command is read, or has had its time.
-    pub(crate) fn is_read(&self, until: Moment, now: Moment) -> bool {
-        self.sources.iter().all(Source::is_over)
-            || (now >= until && !self.sources.iter().any(Source::owes))
-    }
-
     /// When something is due. A command that waits for credit has no time of its own.
-    pub(crate) fn next_moment(&self) -> Option<Moment> {
+    pub(crate) fn next_moment(&self, runs: &Runs) -> Option<Moment> {
         match &self.phase {
             Phase::Waiting => Some(self.timeout),
             Phase::Line { look, .. } => Some(self.timeout.min(*look)),
             Phase::Killing(killer) => killer.next_moment(),
-            Phase::Ending { until, .. } if !self.sources.iter().any(Source::owes) => Some(*until),
+            Phase::Ending { until, .. } if !runs.owes(self.run.id) => Some(*until),
             Phase::Ending { .. } | Phase::Settling { .. } => None,
         }
     }
 
     pub(crate) fn is_timed_out(&self, now: Moment) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::Line { .. }) && now >= self.timeout
-    }
-
-    /// Whether the shell could open what it was to write to, and so ran the command.
-    pub(crate) fn has_run(&self) -> bool {
-        self.sources.iter().all(Source::was_opened)
     }
 
     /// Whether it is time to look at the shell; the next time is later.
@@ -273,76 +285,14 @@ impl Running {
         }
     }
 
-    /// Reads and passes on what a source has. `false`: it is none of this command's.
-    pub(crate) fn on_output(&mut self, world: &mut World, id: u32) -> bool {
-        let Some(source) = self.sources.iter_mut().find(|s| s.id == id) else { return false };
-        let is_attached = world.link.is_attached();
-        let most = if is_attached { self.credit.saturating_sub(RECORD_COST) } else { u64::MAX };
-        if most == 0 {
-            return true;
-        }
-        let most = usize::try_from(most).unwrap_or(usize::MAX).min(RECORD_BYTES_MAX);
-        let data = source.read(&world.poller, most);
-        let length = data.len() as u64;
-        self.output_bytes += length;
-        if data.is_empty() {
-            return true;
-        }
-        if is_attached {
-            self.seq += 1;
-            let (seq, stream, at_ms) = (self.seq, source.stream, clock::wall_ms());
-            let record = Record { seq, stream, at_ms, data };
-            self.credit = self.credit.saturating_sub(record.cost());
-            let frame = FromInit::Output { run: self.exec.run.id, records: vec![record] };
-            world.link.send(&world.poller, &frame, None);
-        } else {
-            self.dropped_bytes += length;
-        }
-        self.watch_outputs(world);
-        true
-    }
-
-    pub(crate) fn add_credit(&mut self, world: &World, cost: u64) {
-        self.credit = self.credit.saturating_add(cost).min(WINDOW_COST);
-        self.watch_outputs(world);
-    }
-
-    /// Another engine has attached, or the last one has gone.
-    pub(crate) fn on_link_change(&mut self, world: &World) {
-        self.credit = WINDOW_COST;
-        self.watch_outputs(world);
-    }
-
+    /// The numbers of its output are not in it.
     pub(crate) fn end(&self, outcome: &Outcome, cwd: Vec<u8>) -> End {
         let finished = self.finished.unwrap_or_else(Moment::now);
         End {
-            how: outcome.how,
-            exit_code: outcome.exit_code,
-            cwd,
             duration_ms: u64::try_from(finished.since(self.started).as_millis())
                 .unwrap_or(u64::MAX),
             shell_restarted: self.shell_restarted,
-            state_lost: false,
-            output_bytes: self.output_bytes,
-            dropped_bytes: self.dropped_bytes,
-            seq: self.seq + 2,
-        }
-    }
-
-    /// Ends this value; what still can write is left to the caller.
-    pub(crate) fn into_sources(mut self, world: &World) -> Vec<Source> {
-        self.set_phase(world, Phase::Waiting);
-        self.sources
-    }
-
-    fn watch_outputs(&mut self, world: &World) {
-        let wanted = if self.credit > RECORD_COST || !world.link.is_attached() {
-            Wanted::Yes
-        } else {
-            Wanted::No
-        };
-        for source in &mut self.sources {
-            source.watch(&world.poller, wanted);
+            ..outcome.end(cwd)
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The control socket: connections, frames in, frames out.
 //!
 //! Nothing here waits. A connection counts for nothing until it has said the nonce; then it replaces
-//! the one before. What it has to be told is queued; the queue is bounded by the credit window of the
-//! command that runs and by the number of file operations in flight, since a full queue stops reading.
+//! the one before. What it has to be told is queued and goes out together, at the end of a turn of the
+//! loop or where something slow follows. A full queue is the end of reading, from the engine and from
+//! runs that it paces, until the engine has taken some.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -21,15 +22,18 @@ use crate::spawn;
 /// Connections that have not said the nonce yet.
 const STRANGERS_MAX: usize = 8;
 const READ_BYTES: usize = 64 * 1024;
+/// Frames in one system call.
+const FRAMES_TOGETHER: usize = 64;
 /// Bytes of frames that wait to be sent before requests are left unread.
 const QUEUE_BYTES_MAX: u64 = 2 * WINDOW_COST;
 
-/// Something that the engine did.
-#[derive(Debug)]
-pub(crate) enum Said {
-    /// It has attached: greet it. The connection before is gone.
+/// What a connection that was ready has turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The engine, which has said something, or nothing that matters.
+    Known,
+    /// An engine that has attached: greet it. The connection before is gone.
     Attached,
-    Frame(ToInit),
 }
 
 #[derive(Debug)]
@@ -38,6 +42,9 @@ pub(crate) struct Link {
     nonce: [u8; 16],
     strangers: Vec<Connection>,
     engine: Option<Connection>,
+    /// Frames may have arrived that a full queue keeps from being handled.
+    is_holding: bool,
+    buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -62,7 +69,9 @@ impl Link {
     pub(crate) fn new(poller: &Poller, listener: OwnedFd, nonce: [u8; 16]) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         poller.add(&listener, Token::Listener, Want::Read)?;
-        Ok(Self { listener, nonce, strangers: Vec::new(), engine: None })
+        let buffer = vec![0; READ_BYTES];
+        let (strangers, engine) = (Vec::new(), None);
+        Ok(Self { listener, nonce, strangers, engine, is_holding: false, buffer })
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -95,36 +104,60 @@ impl Link {
         }
     }
 
-    /// Reads and writes what a connection is ready for.
-    pub(crate) fn ready(&mut self, poller: &Poller, id: u32) -> Vec<Said> {
+    /// Reads and writes what a connection is ready for. The frames are had by [`Self::next_frame`].
+    pub(crate) fn ready(&mut self, poller: &Poller, id: u32) -> Heard {
         if let Some(stranger) = self.strangers.iter().position(|c| c.id == id) {
             return self.hear_stranger(poller, stranger);
         }
-        let Some(engine) = self.engine.as_mut().filter(|c| c.id == id) else { return Vec::new() };
-        let heard =
-            engine.send().and_then(|()| engine.read()).and_then(|()| engine.frames(usize::MAX));
-        match heard {
-            Ok(frames) => {
-                engine.watch(poller);
-                frames.into_iter().map(Said::Frame).collect()
+        if let Some(engine) = self.engine.as_mut().filter(|c| c.id == id) {
+            match engine.send().and_then(|()| engine.read(&mut self.buffer)) {
+                Ok(()) => engine.watch(poller),
+                Err(Gone) => self.close(poller),
             }
-            Err(Gone) => {
+        }
+        Heard::Known
+    }
+
+    /// The next frame of the engine's, if there is room for what it may cause.
+    pub(crate) fn next_frame(&mut self, poller: &Poller) -> Option<ToInit> {
+        let engine = self.engine.as_mut()?;
+        self.is_holding = engine.is_full();
+        if self.is_holding {
+            return None;
+        }
+        match engine.decoder.next_frame() {
+            Ok(frame) => frame,
+            Err(_fault) => {
                 self.close(poller);
-                Vec::new()
+                None
             }
         }
     }
 
-    /// Queues a frame and sends what the socket takes.
-    pub(crate) fn send(&mut self, poller: &Poller, frame: &FromInit, descriptor: Option<OwnedFd>) {
+    /// Whether frames have arrived that there is room for by now.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_holding && !self.is_full()
+    }
+
+    /// Whether the engine takes less than it is told.
+    pub(crate) fn is_full(&self) -> bool {
+        self.engine.as_ref().is_some_and(Connection::is_full)
+    }
+
+    /// Tells the engine something, with the next [`Self::flush`].
+    pub(crate) fn queue(&mut self, frame: &FromInit, descriptor: Option<OwnedFd>) {
         let Some(engine) = self.engine.as_mut() else { return };
         let Ok(bytes) = encode(frame, FROM_INIT_BYTES_MAX) else { return };
         engine.queued_bytes += bytes.len() as u64;
         engine.queue.push_back(Frame { bytes, sent: 0, descriptor });
-        if engine.send().is_err() {
-            self.close(poller);
-        } else {
-            engine.watch(poller);
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn flush(&mut self, poller: &Poller) {
+        let Some(engine) = self.engine.as_mut() else { return };
+        match engine.send() {
+            Ok(()) => engine.watch(poller),
+            Err(Gone) => self.close(poller),
         }
     }
 
@@ -135,26 +168,21 @@ impl Link {
         }
     }
 
-    fn hear_stranger(&mut self, poller: &Poller, index: usize) -> Vec<Said> {
+    fn hear_stranger(&mut self, poller: &Poller, index: usize) -> Heard {
         let mut stranger = self.strangers.remove(index);
-        let first = stranger.read().and_then(|()| stranger.frames(1));
-        match first.map(|mut frames| frames.pop()) {
-            Ok(None) => {
-                self.strangers.insert(index, stranger);
-                Vec::new()
-            }
-            Ok(Some(ToInit::Attach { version: VERSION, nonce })) if same(&nonce, &self.nonce) => {
+        let read = stranger.read(&mut self.buffer);
+        match read.map(|()| stranger.decoder.next_frame()) {
+            Ok(Ok(None)) => self.strangers.insert(index, stranger),
+            Ok(Ok(Some(ToInit::Attach { version: VERSION, nonce })))
+                if same(&nonce, &self.nonce) =>
+            {
                 self.close(poller);
-                let rest = stranger.frames(usize::MAX);
                 self.engine = Some(stranger);
-                let rest = rest.unwrap_or_default().into_iter().map(Said::Frame);
-                std::iter::once(Said::Attached).chain(rest).collect()
+                return Heard::Attached;
             }
-            Ok(Some(_)) | Err(Gone) => {
-                poller.remove(&stranger.socket);
-                Vec::new()
-            }
+            Ok(Ok(Some(_)) | Err(_)) | Err(Gone) => poller.remove(&stranger.socket),
         }
+        Heard::Known
     }
 }
 
@@ -164,12 +192,11 @@ struct Gone;
 
 impl Connection {
     /// Reads once, if there is room for the answers.
-    fn read(&mut self) -> Result<(), Gone> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), Gone> {
         if self.is_full() {
             return Ok(());
         }
-        let mut buffer = [0; READ_BYTES];
-        match rustix::io::read(&self.socket, &mut buffer) {
+        match rustix::io::read(&self.socket, &mut *buffer) {
             Ok(0) => Err(Gone),
             Ok(length) => {
                 self.decoder.push(buffer.get(..length).unwrap_or_default());
@@ -180,28 +207,45 @@ impl Connection {
         }
     }
 
-    fn frames(&mut self, most: usize) -> Result<Vec<ToInit>, Gone> {
-        let mut frames = Vec::new();
-        while frames.len() < most {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) => frames.push(frame),
-                Ok(None) => break,
-                Err(_fault) => return Err(Gone),
-            }
-        }
-        Ok(frames)
-    }
-
     fn send(&mut self) -> Result<(), Gone> {
-        while let Some(frame) = self.queue.front_mut() {
-            match frame.send(self.socket.as_fd()) {
-                Ok(length) => self.queued_bytes = self.queued_bytes.saturating_sub(length as u64),
+        while !self.queue.is_empty() {
+            match self.send_some() {
+                Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
                 Err(_) => return Err(Gone),
             }
-            if frame.sent == frame.bytes.len() {
-                self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Sends frames up to the next one with a descriptor.
+    fn send_some(&mut self) -> Result<(), Errno> {
+        let together = self.queue.iter().skip(1).take_while(|frame| frame.descriptor.is_none());
+        let together = self.queue.iter().take(1).chain(together).take(FRAMES_TOGETHER);
+        let rest = |frame: &Frame| frame.bytes.len() - frame.sent;
+        let slices: Vec<_> = together
+            .map(|frame| IoSlice::new(frame.bytes.get(frame.sent..).unwrap_or_default()))
+            .collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptor = self.queue.front().and_then(|frame| frame.descriptor.as_ref());
+        let descriptors = descriptor.map(|d| [d.as_fd()]);
+        if let Some(descriptors) = &descriptors {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let flags = SendFlags::NOSIGNAL;
+        let mut sent = rustix::net::sendmsg(&self.socket, &slices, &mut control, flags)?;
+        self.queued_bytes = self.queued_bytes.saturating_sub(sent as u64);
+        while let Some(frame) = self.queue.front_mut() {
+            frame.descriptor = None;
+            if sent < rest(frame) {
+                frame.sent += sent;
+                break;
+            }
+            sent -= rest(frame);
+            self.queue.pop_front();
+            if sent == 0 {
+                break;
             }
         }
         Ok(())
@@ -222,22 +266,6 @@ impl Connection {
         {
             self.want = want;
         }
-    }
-}
-
-impl Frame {
-    fn send(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
-        let rest = [IoSlice::new(self.bytes.get(self.sent..).unwrap_or_default())];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = self.descriptor.as_ref().map(|d| [d.as_fd()]);
-        if let Some(descriptors) = &descriptors {
-            control.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        let sent = rustix::net::sendmsg(socket, &rest, &mut control, SendFlags::NOSIGNAL)?;
-        self.sent += sent;
-        self.descriptor = None;
-        Ok(sent)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a command's output comes from: FIFOs or the master of a PTY.
+//! Where output comes from: FIFOs, pipes or the master of a PTY.
 //!
 //! A source is read to its end, even after its command is over: a background job that still writes
 //! must neither wait nor die by SIGPIPE.
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
-use sandkasten_protocol::{DATA_BYTES_MAX, OutputMode, Stream};
+use sandkasten_protocol::{OutputMode, Stream};
 
 use crate::line::Outputs;
 use crate::poll::{Poller, Token, Want};
@@ -116,7 +116,8 @@ fn open_pty(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd, String)> {
 }
 
 impl Source {
-    fn new(poller: &mut Poller, stream: Stream, read: OwnedFd) -> Self {
+    /// `read` is non-blocking.
+    pub(crate) fn new(poller: &mut Poller, stream: Stream, read: OwnedFd) -> Self {
         let id = poller.fresh_id();
         Self { id, stream, read, is_watched: false, is_over: false, owed: 0 }
     }
@@ -133,21 +134,19 @@ impl Source {
         }
     }
 
-    /// Reads once, at most that much. Nothing: there is nothing, or the source is over.
-    pub(crate) fn read(&mut self, poller: &Poller, most: usize) -> Vec<u8> {
-        let mut data = vec![0; most.min(DATA_BYTES_MAX)];
-        match rustix::io::read(&self.read, &mut data) {
+    /// Reads once. Nothing: there is nothing, or the source is over.
+    pub(crate) fn read<'a>(&mut self, poller: &Poller, buffer: &'a mut [u8]) -> &'a [u8] {
+        match rustix::io::read(&self.read, &mut *buffer) {
             Ok(0) => self.end(poller),
             Ok(length) => {
-                data.truncate(length);
                 self.owed = self.owed.saturating_sub(length as u64);
-                return data;
+                return buffer.get(..length).unwrap_or_default();
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             // A PTY says EIO when its last slave is closed.
             Err(_) => self.end(poller),
         }
-        Vec::new()
+        &[]
     }
 
     /// Whether the shell has opened the other end at all: a redirection that fails keeps the command
@@ -191,39 +190,4 @@ impl Source {
 pub(crate) enum Wanted {
     Yes,
     No,
-}
-
-/// Sources of commands that are over. What comes from them is thrown away.
-#[derive(Debug, Default)]
-pub(crate) struct Late {
-    sources: Vec<Source>,
-    pub(crate) thrown_away_bytes: u64,
-}
-
-/// Sources that are kept: half of the run directory's inodes, which unnamed FIFOs still take. Each
-/// needs a process that holds its other end, so honest sessions stay far below; beyond it the oldest
-/// goes, whose writers then get SIGPIPE.
-const LATE_MAX: usize = 2048;
-
-impl Late {
-    pub(crate) fn take(&mut self, poller: &Poller, sources: Vec<Source>) {
-        for mut source in sources {
-            source.watch(poller, Wanted::Yes);
-            if !source.is_over() {
-                self.sources.push(source);
-            }
-        }
-        while self.sources.len() > LATE_MAX {
-            self.sources.remove(0).watch(poller, Wanted::No);
-        }
-    }
-
-    pub(crate) fn on_output(&mut self, poller: &Poller, id: u32) {
-        let Some(index) = self.sources.iter().position(|s| s.id == id) else { return };
-        let Some(source) = self.sources.get_mut(index) else { return };
-        self.thrown_away_bytes += source.read(poller, DATA_BYTES_MAX).len() as u64;
-        if source.is_over() {
-            self.sources.remove(index);
-        }
-    }
 }

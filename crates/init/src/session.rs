@@ -1,25 +1,25 @@
 //! The session: the loop, and what each event means for the shell and the command that runs.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    End, FileUser, FromInit, Hello, How, Known, Reader, Run, Stdin, Task, ToInit, VERSION,
+    Begun, FileUser, FromInit, Hello, How, Run, Stdin, Task, ToInit, VERSION,
 };
 
-use crate::clock::Moment;
+use crate::clock::{self, Moment};
 use crate::cwd;
 use crate::dump::{Dumping, Got};
-use crate::exec::{Exec, Outcome, Phase, Running, Step};
+use crate::exec::{Exec, Outcome, Phase, Running, State, Step, Work};
 use crate::files::Files;
 use crate::kill::{Found as Met, Hunt, Killer};
 use crate::line;
-use crate::link;
-use crate::output::Late;
+use crate::link::Heard;
 use crate::poll::Token;
 use crate::processes::Kept;
+use crate::queue::Queue;
+use crate::runs::{Runs, Tell};
 use crate::shell::{Change, Found, Setup, ShellProcess};
 use crate::state::{self, Saved};
 use crate::status::{Record, Said};
@@ -42,18 +42,19 @@ pub(crate) struct Session {
     /// A command has run in this shell, or it has just been asked for.
     shell_is_wanted: bool,
     running: Option<Running>,
+    /// Commands that come after it.
+    queue: Queue,
+    /// The last command that ended; the engine has not said yet that it knows.
+    unsettled: Option<u64>,
+    runs: Runs,
     kept: Kept,
     /// For what some earlier command has started and that did not die in time.
     hunts: Vec<Hunt>,
-    late: Late,
     saved: Saved,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
     /// The shell is not to be trusted with another command.
     is_to_be_replaced: bool,
-    next_run: u64,
-    /// The end of a command that no engine has heard of.
-    untold: Option<Known>,
     files: Files,
     was_attached: bool,
 }
@@ -61,10 +62,10 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         world: World,
-        nonce: [u8; 16],
-        children: OwnedFd,
+        (nonce, children): ([u8; 16], OwnedFd),
         setup: Setup,
         saved: Saved,
+        runs: Runs,
     ) -> Self {
         let found = setup.find(&world);
         let files = Files::new(setup.ids);
@@ -78,14 +79,14 @@ impl Session {
             shell: None,
             shell_is_wanted: true,
             running: None,
+            queue: Queue::default(),
+            unsettled: None,
+            runs,
             kept: Kept::new(),
             hunts: Vec::new(),
-            late: Late::default(),
             saved,
             dumping: None,
             is_to_be_replaced: false,
-            next_run: 1,
-            untold: None,
             files,
             was_attached: false,
         };
@@ -105,6 +106,7 @@ impl Session {
             }
             self.on_time(Moment::now());
             self.proceed();
+            self.serve_engine();
         }
     }
 
@@ -113,7 +115,7 @@ impl Session {
             return Some(Duration::ZERO);
         }
         let shell = self.shell.as_ref().and_then(ShellProcess::next_moment);
-        let running = self.running.as_ref().and_then(Running::next_moment);
+        let running = self.running.as_ref().and_then(|r| r.next_moment(&self.runs));
         let hunts = self.hunts.iter().map(Hunt::next_moment);
         let dump = self.dumping.as_ref().map(Dumping::next_moment);
         let next = shell.into_iter().chain(running).chain(hunts).chain(dump).min()?;
@@ -125,7 +127,7 @@ impl Session {
             Token::Listener => self.world.link.accept(&mut self.world.poller),
             Token::Children => self.reap(),
             Token::Connection(id) => self.on_connection(id),
-            Token::Output(id) => self.on_output(id),
+            Token::Output(id) => self.runs.on_output(&mut self.world, id),
             Token::Status(id) if self.is_status_of_running(id) => self.on_status(),
             Token::Dump(id) if self.dumping.as_ref().is_some_and(|d| d.id() == id) => {
                 self.on_dump();
@@ -143,38 +145,48 @@ impl Session {
     // ---- the engine ----
 
     fn on_connection(&mut self, id: u32) {
-        let said: VecDeque<_> = self.world.link.ready(&self.world.poller, id).into();
-        for said in said {
-            match said {
-                link::Said::Attached => self.greet(),
-                link::Said::Frame(frame) => {
-                    if self.on_frame(frame) == Verdict::Broken {
-                        self.world.link.close(&self.world.poller);
-                        return;
-                    }
-                }
+        if self.world.link.ready(&self.world.poller, id) == Heard::Attached {
+            self.greet();
+        }
+        self.on_frames();
+    }
+
+    fn on_frames(&mut self) {
+        while let Some(frame) = self.world.link.next_frame(&self.world.poller) {
+            if self.on_frame(frame) == Verdict::Broken {
+                self.world.link.close(&self.world.poller);
             }
         }
     }
 
+    /// Sends what this turn has to say. Where that makes room, frames that waited for it are handled,
+    /// and runs are read that did.
+    fn serve_engine(&mut self) {
+        self.world.link.flush(&self.world.poller);
+        while self.world.link.is_behind() {
+            self.on_frames();
+            self.proceed();
+            self.world.link.flush(&self.world.poller);
+        }
+        self.note_link_change();
+        self.runs.look_at_link(&self.world);
+    }
+
     fn greet(&mut self) {
         self.files.abort_all(&self.world);
-        if let Some(running) = self.running.as_mut() {
-            running.on_link_change(&self.world);
-        }
-        let running = self.running.as_ref().map(|running| known(running, None));
-        let known: Vec<Known> = self.untold.take().into_iter().chain(running).collect();
+        self.runs.on_link_change(&self.world);
+        let known = self.runs.known();
         let hello = FromInit::Hello(Hello {
             version: VERSION,
             nonce: self.nonce,
             shell: self.found.as_ref().map(|found| found.kind),
             cwd: self.saved.cwd().to_vec(),
             runs: u32::try_from(known.len()).unwrap_or(u32::MAX),
-            next_run: self.next_run,
+            next_run: self.runs.next_run(),
         });
-        self.world.link.send(&self.world.poller, &hello, None);
+        self.world.link.queue(&hello, None);
         for known in known {
-            self.world.link.send(&self.world.poller, &FromInit::Known(known), None);
+            self.world.link.queue(&FromInit::Known(known), None);
         }
     }
 
@@ -182,59 +194,79 @@ impl Session {
         match frame {
             ToInit::Attach { .. } => return Verdict::Broken,
             ToInit::Begin { run, task } => return self.on_begin(run, task),
-            ToInit::Cancel { run } => {
-                if self.running.as_ref().is_some_and(|r| r.exec.run.id == run) {
-                    self.kill_running(How::Cancelled);
+            ToInit::Cancel { run } => self.cancel(run),
+            ToInit::Credit { run, cost } => self.runs.add_credit(&self.world, run, cost),
+            ToInit::Unpace { run } => self.runs.unpace(&self.world, run),
+            ToInit::Settle { run, note } => {
+                if self.runs.settle(run, note).is_err() {
+                    return Verdict::Broken;
                 }
+                self.unsettled = self.unsettled.filter(|unsettled| *unsettled != run);
             }
-            ToInit::Credit { run, cost } => {
-                if let Some(running) = self.running.as_mut().filter(|r| r.exec.run.id == run) {
-                    running.add_credit(&self.world, cost);
-                }
+            ToInit::Replay(replay) => self.runs.replay(&mut self.world, replay),
+            ToInit::Unwait { tag } => self.runs.unwait(&mut self.world, tag),
+            ToInit::Stdin { .. } | ToInit::Signal { .. } | ToInit::Resize { .. } => {
+                return Verdict::Broken;
             }
-            ToInit::Settle { .. } => {}
-            ToInit::Unpace { .. }
-            | ToInit::Stdin { .. }
-            | ToInit::Signal { .. }
-            | ToInit::Resize { .. }
-            | ToInit::Replay(_)
-            | ToInit::Unwait { .. } => return Verdict::Broken,
             ToInit::File { tag, op } => {
                 let (result, descriptor) = self.files.run(&self.world, op);
                 let answer = FromInit::File { tag, result };
-                self.world.link.send(&self.world.poller, &answer, descriptor);
+                self.world.link.queue(&answer, descriptor);
             }
         }
         Verdict::Fine
     }
 
     fn on_begin(&mut self, run: Run, task: Task) -> Verdict {
-        match task {
-            Task::Command { cmd, output, user: FileUser::Session }
-                if run.stdin == Stdin::Empty && run.reader == Reader::Paced =>
-            {
-                self.on_exec(Exec { run, cmd, output })
+        let work = match task {
+            Task::Command { cmd, output, user: FileUser::Session } if run.stdin == Stdin::Empty => {
+                Work::Command { cmd, output }
             }
-            Task::Command { .. } | Task::Restart { .. } | Task::Program { .. } => Verdict::Broken,
-        }
+            Task::Restart { keep_state: true } => Work::Restart(State::Kept),
+            Task::Restart { keep_state: false } => Work::Restart(State::Fresh),
+            Task::Command { .. } | Task::Program { .. } => return Verdict::Broken,
+        };
+        self.on_exec(Exec { run, work })
     }
 
-    fn on_exec(&mut self, exec: Exec) -> Verdict {
-        let texts = [&exec.cmd].into_iter().chain(&exec.run.cwd);
-        let texts = texts.chain(exec.run.env.iter().flat_map(|(name, value)| [name, value]));
-        let has_nul = texts.flatten().any(|b| *b == 0);
-        if self.running.is_some() || exec.run.id < self.next_run || has_nul {
+    fn on_exec(&mut self, mut exec: Exec) -> Verdict {
+        let is_right = !has_nul(&exec) && self.queue.has_room_for(&exec);
+        if !is_right || self.runs.enter(&mut exec.run).is_err() {
             return Verdict::Broken;
         }
-        self.next_run = exec.run.id.saturating_add(1);
+        let tell = if self.queue.is_empty() { Tell::Nobody } else { Tell::Engine };
+        self.queue.push(exec);
+        if self.begin_next(tell) {
+            self.proceed();
+        }
+        Verdict::Fine
+    }
+
+    /// Begins the command whose turn it is, if it is one's turn.
+    fn begin_next(&mut self, tell: Tell) -> bool {
+        let is_unheard = self.unsettled.is_some() && self.world.link.is_attached();
+        if self.running.is_some() || is_unheard {
+            return false;
+        }
+        let Some(exec) = self.queue.pop() else { return false };
+        let begun = Begun { at_ms: clock::wall_ms(), pid: None };
+        self.runs.begin(&mut self.world, exec.run.id, begun, tell);
         self.shell_is_wanted = true;
         let bad_name = exec.run.env.iter().any(|(name, _)| !line::is_name(name));
         let running = self.running.insert(Running::new(exec));
         if bad_name {
-            running.finish(&self.world, Outcome::of(How::ReadOnlyEnv));
+            running.finish(&self.world, &mut self.runs, Outcome::of(How::ReadOnlyEnv));
         }
-        self.proceed();
-        Verdict::Fine
+        true
+    }
+
+    fn cancel(&mut self, run: u64) {
+        if self.running.as_ref().is_some_and(|running| running.id() == run) {
+            self.kill_running(How::Cancelled);
+        } else if self.queue.remove(run).is_some() {
+            let end = Outcome::of(How::Cancelled).end(self.saved.cwd().to_vec());
+            self.runs.end(&mut self.world, run, end);
+        }
     }
 
     /// Notices that the engine has gone.
@@ -242,9 +274,7 @@ impl Session {
         let is_attached = self.world.link.is_attached();
         if self.was_attached && !is_attached {
             self.files.abort_all(&self.world);
-            if let Some(running) = self.running.as_mut() {
-                running.on_link_change(&self.world);
-            }
+            self.runs.on_link_change(&self.world);
         }
         self.was_attached = is_attached;
     }
@@ -327,7 +357,7 @@ impl Session {
             };
             running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
             if let Some(outcome) = outcome
-                && let Phase::Killing(killer) = running.finish(&self.world, outcome)
+                && let Phase::Killing(killer) = running.finish(&self.world, &mut self.runs, outcome)
             {
                 self.hunts.extend(killer.into_hunt());
             }
@@ -394,7 +424,7 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         let outcome = match (step, record.code()) {
             (_, None) => return self.kill_running(How::Broken),
-            (Step::Command, Some(_)) if !running.has_run() => {
+            (Step::Command, Some(_)) if !self.runs.were_opened(running.id()) => {
                 return self.kill_running(How::Broken);
             }
             (Step::Command, Some(code)) => Outcome::exited(code),
@@ -409,8 +439,8 @@ impl Session {
         self.saved.note_finished();
         let has_broken_heap = outcome.exit_code == 2
             && self.shell.as_ref().is_some_and(|s| s.breaks_on_open_substitution)
-            && running.exec.cmd.windows(2).any(|two| two == b"$(");
-        running.finish(&self.world, outcome);
+            && matches!(&running.work, Work::Command { cmd, .. } if has_substitution(cmd));
+        running.finish(&self.world, &mut self.runs, outcome);
         if has_broken_heap {
             running.shell_restarted = true;
             self.is_to_be_replaced = true;
@@ -422,7 +452,7 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         match running.phase {
             Phase::Waiting => {
-                running.finish(&self.world, Outcome::of(why));
+                running.finish(&self.world, &mut self.runs, Outcome::of(why));
                 // The shell has had the command's whole time for its state.
                 if why == How::Timeout && self.dumping.is_some() {
                     running.shell_restarted = true;
@@ -436,20 +466,10 @@ impl Session {
                     let killer = Killer::new(&self.world, shell, hunt, why);
                     running.set_phase(&self.world, Phase::Killing(killer));
                 } else {
-                    running.finish(&self.world, Outcome::of(why));
+                    running.finish(&self.world, &mut self.runs, Outcome::of(why));
                 }
             }
             Phase::Killing(_) | Phase::Ending { .. } | Phase::Settling { .. } => {}
-        }
-    }
-
-    fn on_output(&mut self, id: u32) {
-        let is_running = match self.running.as_mut() {
-            Some(running) => running.on_output(&mut self.world, id),
-            None => false,
-        };
-        if !is_running {
-            self.late.on_output(&self.world.poller, id);
         }
     }
 
@@ -484,9 +504,16 @@ impl Session {
 
     /// Takes the command as far as it can go without another event.
     fn proceed(&mut self) {
-        while let Some(running) = self.running.as_mut() {
+        loop {
+            let Some(running) = self.running.as_mut() else {
+                if self.begin_next(Tell::Engine) {
+                    continue;
+                }
+                return;
+            };
             match &running.phase {
                 Phase::Waiting if self.dumping.is_some() => return,
+                Phase::Waiting if matches!(running.work, Work::Restart(_)) => self.restart_shell(),
                 Phase::Waiting => match &self.shell {
                     Some(shell) if shell.is_ready() => self.say_next_line(),
                     Some(_) => return,
@@ -494,7 +521,7 @@ impl Session {
                 },
                 Phase::Line { .. } | Phase::Killing(_) => return,
                 Phase::Ending { outcome, until } => {
-                    if !running.is_read(*until, Moment::now()) {
+                    if !self.runs.is_read(running.id(), *until, Moment::now()) {
                         return;
                     }
                     let outcome = outcome.clone();
@@ -504,7 +531,10 @@ impl Session {
                     if self.shell.as_ref().is_some_and(|s| !s.is_ready()) {
                         return;
                     }
-                    let outcome = outcome.clone();
+                    let outcome = match running.work {
+                        Work::Restart(_) if self.shell.is_none() => Outcome::of(How::NoShell),
+                        Work::Restart(_) | Work::Command { .. } => outcome.clone(),
+                    };
                     self.end_running(&outcome);
                 }
             }
@@ -515,10 +545,12 @@ impl Session {
         let (Some(running), Some(shell)) = (self.running.as_mut(), self.shell.as_mut()) else {
             return;
         };
-        match running.next_line(&mut self.world, shell.kind, self.setup.ids) {
+        match running.next_line((&mut self.world, &mut self.runs), shell.kind, self.setup.ids) {
             Ok(Some(line)) => shell.say(&self.world, &line),
             // No descriptor or no room for a FIFO; the command has not begun.
-            Ok(None) | Err(_) => drop(running.finish(&self.world, Outcome::of(How::Broken))),
+            Ok(None) | Err(_) => {
+                drop(running.finish(&self.world, &mut self.runs, Outcome::of(How::Broken)));
+            }
         }
     }
 
@@ -527,22 +559,29 @@ impl Session {
         if std::mem::take(&mut self.shell_is_wanted) {
             self.start_shell();
         } else if let Some(running) = self.running.as_mut() {
-            running.finish(&self.world, Outcome::of(How::NoShell));
+            running.finish(&self.world, &mut self.runs, Outcome::of(How::NoShell));
         }
     }
 
+    fn restart_shell(&mut self) {
+        let Some(running) = self.running.as_mut() else { return };
+        running.shell_restarted = true;
+        running.finish(&self.world, &mut self.runs, Outcome::exited(0));
+        if matches!(running.work, Work::Restart(State::Fresh)) {
+            self.saved.forget();
+        }
+        self.replace_shell();
+    }
+
     fn end_running(&mut self, outcome: &Outcome) {
-        let Some(running) = self.running.take() else { return };
+        let Some(mut running) = self.running.take() else { return };
+        running.set_phase(&self.world, Phase::Waiting);
         let mut end = running.end(outcome, self.saved.cwd().to_vec());
         end.state_lost = self.saved.take_lost();
-        if self.world.link.is_attached() {
-            let end = FromInit::End { run: running.exec.run.id, end };
-            self.world.link.send(&self.world.poller, &end, None);
-        } else {
-            self.untold = Some(known(&running, Some(end)));
-        }
-        let sources = running.into_sources(&self.world);
-        self.late.take(&self.world.poller, sources);
+        self.runs.end(&mut self.world, running.id(), end);
+        self.unsettled = Some(running.id());
+        // The answer leaves before anything else is done.
+        self.world.link.flush(&self.world.poller);
         self.shell_is_wanted = true;
         self.note_kept();
         self.start_dump();
@@ -633,10 +672,19 @@ impl Session {
     }
 }
 
-/// What an engine is told of a command.
-fn known(running: &Running, end: Option<End>) -> Known {
-    let Run { id, note, .. } = &running.exec.run;
-    Known { run: *id, note: note.clone(), begun: Some(running.begun), end, settled: None }
+/// A shell can't be given that.
+fn has_nul(exec: &Exec) -> bool {
+    let cmd = match &exec.work {
+        Work::Command { cmd, .. } => Some(cmd),
+        Work::Restart(_) => None,
+    };
+    let texts = cmd.into_iter().chain(&exec.run.cwd);
+    let mut texts = texts.chain(exec.run.env.iter().flat_map(|(name, value)| [name, value]));
+    texts.any(|text| text.contains(&0))
+}
+
+fn has_substitution(cmd: &[u8]) -> bool {
+    cmd.windows(2).any(|two| two == b"$(")
 }
 
 /// Whether a frame may stand where it stands.

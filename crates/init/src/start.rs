@@ -10,10 +10,12 @@ use crate::link::Link;
 use crate::poll::{Poller, Token, Want};
 use crate::processes::Proc;
 use crate::rights::{Ids, Rights, undumpable};
+use crate::runs::Runs;
 use crate::runtime::RunDir;
 use crate::session::Session;
 use crate::shell::Setup;
 use crate::spawn;
+use crate::spool::Arena;
 use crate::state::Saved;
 use crate::world::World;
 
@@ -57,9 +59,10 @@ pub(crate) fn session() -> Result<Session, Step> {
     let link = at(Step::Socket, Link::new(&poller, listener, config.nonce))?;
     let world = World { poller, link, rights, proc, run };
     let names = config.env.iter().map(|(name, _)| name.clone()).collect();
+    let arena = Arena::new(spool.try_clone().ok());
     let saved = Saved::new(config.cwd.clone(), Some(spool), names);
     let nonce = config.nonce;
-    Ok(Session::new(world, nonce, children, setup(config), saved))
+    Ok(Session::new(world, (nonce, children), setup(config), saved, Runs::new(arena)))
 }
 
 /// Whoever waits for init learns the step from its exit code; there is nobody to tell more.

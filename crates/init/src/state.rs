@@ -33,6 +33,7 @@ const LOADS_MAX: u32 = 2;
 /// State of the last finished command.
 #[derive(Debug)]
 pub(crate) struct Saved {
+    first_cwd: Vec<u8>,
     cwd: Vec<u8>,
     dump: Option<Dump>,
     spool: Option<OwnedFd>,
@@ -62,7 +63,17 @@ pub(crate) enum Store {
 impl Saved {
     pub(crate) fn new(cwd: Vec<u8>, spool: Option<OwnedFd>, names: Vec<Vec<u8>>) -> Self {
         let (dump, is_stale, is_lost) = (None, false, false);
-        Self { cwd, dump, spool, is_stale, is_lost, failed_loads: 0, names }
+        let first_cwd = cwd.clone();
+        Self { first_cwd, cwd, dump, spool, is_stale, is_lost, failed_loads: 0, names }
+    }
+
+    /// The next shell is to be as the first one was.
+    pub(crate) fn forget(&mut self) {
+        self.cwd.clone_from(&self.first_cwd);
+        self.dump = None;
+        self.is_stale = false;
+        self.is_lost = false;
+        self.failed_loads = 0;
     }
 
     /// A shell is in this directory.

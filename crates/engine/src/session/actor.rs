@@ -150,6 +150,9 @@ impl Actor {
         let Parts { host, handle, commands, view, link, greeting, pidfd, namespace } = parts;
         let Greeting { hello, known } = greeting;
         let events = host.cgroups.events(handle.id.as_str());
+        // The shell takes nothing before its last command is settled.
+        let ended = known.iter().filter(|known| known.end.is_some() && known.settled.is_none());
+        let ended: Vec<u64> = ended.map(|known| known.run).collect();
         let running = known.into_iter().find(|known| known.end.is_none());
         let running = running.map(|Known { run, .. }| Running {
             job: None,
@@ -176,6 +179,10 @@ impl Actor {
             persist_due: None,
             oom_kills_at_start: events.oom_kills,
         };
+        for run in ended {
+            // A link that fails says so again where it is read.
+            drop(actor.link.send(&ToInit::Settle { run, note: Vec::new() }));
+        }
         actor.announce(&hello);
         host.tasks.spawn(actor.run());
     }
@@ -385,11 +392,8 @@ impl Actor {
                 Some(frame) => self.link.send(&frame),
                 None => Ok(()),
             },
-            FromInit::Known(_)
-            | FromInit::Begun { .. }
-            | FromInit::Taken { .. }
-            | FromInit::Replayed { .. }
-            | FromInit::Forgotten { .. } => {
+            FromInit::Begun { .. } | FromInit::Forgotten { .. } => Ok(()),
+            FromInit::Known(_) | FromInit::Taken { .. } | FromInit::Replayed { .. } => {
                 Err(LinkFault::Protocol("it answered what was never asked"))
             }
             FromInit::Hello(_) => Err(LinkFault::Protocol("it said hello twice")),
