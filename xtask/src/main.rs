@@ -4,6 +4,7 @@
 
 mod build;
 mod cargo;
+mod fuzz;
 mod runner;
 mod suites;
 mod tidy;

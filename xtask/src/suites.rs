@@ -12,6 +12,7 @@ use sandkasten_e2e::leaks::Snapshot;
 use sandkasten_e2e::{Lab, debian};
 
 use crate::build;
+use crate::fuzz;
 use crate::runner::{self, Count};
 
 struct Suite {
@@ -24,14 +25,17 @@ struct Suite {
 enum Kind {
     /// The crates' own tests.
     Unit,
+    /// Programs that are given what nobody would write.
+    Fuzz,
     /// A target of the end-to-end tests, each test with a daemon of its own.
     Own,
     /// The same, with the suite's daemon and its images `base` and `python` beside.
     Shared,
 }
 
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 11] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
+    Suite { name: "fuzz", what: "decoders and cleaners, given anything", kind: Kind::Fuzz },
     Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
     Suite { name: "cases", what: "cases from the field, in each shell", kind: Kind::Shared },
     Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
@@ -86,6 +90,9 @@ impl Suite {
     fn run(&self, filter: Vec<String>) -> anyhow::Result<Count> {
         if self.kind == Kind::Unit {
             return unit(&filter);
+        }
+        if self.kind == Kind::Fuzz {
+            return fuzz::run(&filter);
         }
         if !is_root() {
             bail!("the suite `{}` starts daemons: run it as root", self.name);

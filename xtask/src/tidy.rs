@@ -33,6 +33,7 @@ pub fn run() -> anyhow::Result<bool> {
     }
     let mut green = faults.is_empty();
     green &= passes(&["fmt", "--all", "--check"])?;
+    green &= passes(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     let lints = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
     green &= passes(&lints)?;
     println!("tidy: {}", if green { "all rules hold" } else { "rules are broken" });
