@@ -16,7 +16,7 @@ const PATH_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 255;
 /// As many links as the kernel follows.
 const LINKS_MAX: usize = 40;
-const PROC_MAGIC: i64 = 0x9fa0;
+pub(crate) const PROC_MAGIC: i64 = 0x9fa0;
 const DIR_MODE: u32 = 0o755;
 
 /// A place for a file: it may be there or not, but it is no link.

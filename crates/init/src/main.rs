@@ -14,12 +14,16 @@
 //! It must not know: HTTP, sessions other than its own, the host. It trusts the engine's frames only
 //! so far as they decode. `unsafe` stands in `spawn` alone.
 
+#[allow(dead_code, reason = "programs will use it")]
+mod accounts;
 mod clock;
 mod cwd;
 mod dump;
 mod exec;
 mod files;
 mod flow;
+#[allow(dead_code, reason = "programs will use it")]
+mod input;
 mod kill;
 mod line;
 mod link;
@@ -32,14 +36,19 @@ mod queue;
 mod records;
 mod rights;
 mod runs;
+#[allow(dead_code, reason = "programs will use it")]
 mod runtime;
 mod session;
 mod shell;
+#[allow(dead_code, reason = "programs will use it")]
 mod spawn;
 mod spool;
 mod start;
 mod state;
 mod status;
+#[allow(dead_code, reason = "programs will use it")]
+mod supervised;
+#[allow(dead_code, reason = "programs will use it")]
 mod supervisor;
 mod world;
 

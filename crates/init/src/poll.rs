@@ -20,14 +20,18 @@ pub(crate) enum Token {
     Connection(u32),
     /// A supervisor says something.
     Report(u32),
-    /// A shell process has ended.
-    ShellEnd(u32),
+    /// A shell or program has ended.
+    ProcessEnd(u32),
+    /// A process runs its program, or can't.
+    Birth(u32),
     /// A shell takes more of its script.
     Script(u32),
     Status(u32),
     Output(u32),
     /// A shell says something of its state.
     Dump(u32),
+    /// A run takes more of its stdin, or has opened it.
+    Input(u32),
 }
 
 /// What is waited for.
@@ -107,11 +111,13 @@ impl Token {
             Self::Children => (1, 0),
             Self::Connection(id) => (2, id),
             Self::Report(id) => (3, id),
-            Self::ShellEnd(id) => (4, id),
+            Self::ProcessEnd(id) => (4, id),
             Self::Script(id) => (5, id),
             Self::Status(id) => (6, id),
             Self::Output(id) => (7, id),
             Self::Dump(id) => (8, id),
+            Self::Input(id) => (9, id),
+            Self::Birth(id) => (10, id),
         };
         EventData::new_u64(u64::from(kind) << 32 | u64::from(id))
     }
@@ -124,11 +130,13 @@ impl Token {
             1 => Self::Children,
             2 => Self::Connection(id),
             3 => Self::Report(id),
-            4 => Self::ShellEnd(id),
+            4 => Self::ProcessEnd(id),
             5 => Self::Script(id),
             6 => Self::Status(id),
             7 => Self::Output(id),
             8 => Self::Dump(id),
+            9 => Self::Input(id),
+            10 => Self::Birth(id),
             _ => return None,
         })
     }

@@ -36,12 +36,19 @@ pub(crate) type Table = BTreeMap<i32, Process>;
 /// Processes that outlive a command: pid and start time.
 pub(crate) type Kept = BTreeMap<i32, u64>;
 
-/// The tree of a shell.
+/// The tree of a shell or a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
+    /// No member, and no victim.
     pub(crate) supervisor: i32,
+    /// The same; of a program, which is a victim as any other, the supervisor again.
     pub(crate) shell: i32,
+    /// The session that the supervisor led, where box root has killed it: of the orphans, which are
+    /// init's then, those of this session are of the tree.
+    pub(crate) orphaned: Option<i32>,
 }
+
+const INIT: i32 = 1;
 
 impl Tree {
     /// Everything that lives in the tree but the shell and its supervisor.
@@ -76,13 +83,20 @@ impl Tree {
         let mut line = vec![process];
         // A table that changed while it was read may hold a circle.
         while line.len() <= table.len() {
-            let parent = line.last()?.parent;
-            if parent == self.supervisor || parent == self.shell {
+            let top = line.last()?;
+            let parent = top.parent;
+            if parent == self.supervisor || parent == self.shell || self.is_orphan(top) {
                 return Some(line);
             }
             line.push(*table.get(&parent)?);
         }
         None
+    }
+
+    /// Whether a process fell to init when it lost its parent and then its supervisor. The number of a
+    /// session is nobody else's as long as it has a process.
+    fn is_orphan(self, process: &Process) -> bool {
+        process.parent == INIT && self.orphaned == Some(process.session)
     }
 
     /// Whether the topmost process of a line is an orphan that a kept process leads.
@@ -92,7 +106,8 @@ impl Tree {
             kept.get(&leader)
                 .is_some_and(|start| table.get(&leader).is_none_or(|p| p.start == *start))
         };
-        top.parent == self.supervisor && (is_kept(top.session) || is_kept(top.group))
+        let is_orphan = top.parent == self.supervisor || self.is_orphan(top);
+        is_orphan && (is_kept(top.session) || is_kept(top.group))
     }
 }
 
@@ -210,7 +225,7 @@ fn parse_stat(text: &[u8]) -> Option<Process> {
 mod test {
     use super::*;
 
-    const TREE: Tree = Tree { supervisor: 10, shell: 11 };
+    const TREE: Tree = Tree { supervisor: 10, shell: 11, orphaned: None };
 
     fn process(pid: i32, parent: i32) -> Process {
         Process { pid, parent, group: 10, session: 10, start: 1, dead: false }
@@ -236,6 +251,24 @@ mod test {
     fn other_trees_are_not() {
         let all = [process(20, 1), process(30, 12), process(12, 1)];
         assert_eq!(victims(&all, &[]), []);
+    }
+
+    #[test]
+    fn without_its_supervisor_a_tree_has_the_orphans_of_its_session() {
+        let tree = Tree { supervisor: 11, shell: 11, orphaned: Some(10) };
+        let other = Process { session: 30, ..process(23, 1) };
+        let all = [process(11, 1), process(20, 11), process(21, 1), process(22, 21), other];
+        let table = all.iter().map(|p| (p.pid, *p)).collect();
+        let members: Vec<i32> = tree.members(&table).iter().map(|p| p.pid).collect();
+        assert_eq!(members, [20, 21, 22]);
+    }
+
+    #[test]
+    fn of_a_program_all_but_the_supervisor_are_victims() {
+        let tree = Tree { supervisor: 10, shell: 10, orphaned: None };
+        let all = table(&[process(20, 11), process(21, 10)]);
+        let victims: Vec<i32> = tree.victims(&all, &Kept::new()).iter().map(|p| p.pid).collect();
+        assert_eq!(victims, [11, 20, 21]);
     }
 
     #[test]

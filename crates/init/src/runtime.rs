@@ -21,11 +21,12 @@ pub(crate) struct RunDir {
     dir: Rc<OwnedFd>,
 }
 
-/// A FIFO that the payload writes to by its name.
+/// A FIFO that the payload opens by its name.
 #[derive(Debug)]
 pub(crate) struct Fifo {
     /// Removes the name.
     pub(crate) name: Entry,
+    /// init's end. It may be open for writing too.
     pub(crate) read: OwnedFd,
 }
 
@@ -41,6 +42,14 @@ impl Entry {
     /// Where the payload finds it.
     pub(crate) fn path(&self) -> String {
         format!("{RUN_DIR}/{}", self.name)
+    }
+
+    /// Opens a FIFO that has a reader.
+    ///
+    /// # Errors
+    /// It has none (ENXIO), or there is no descriptor.
+    pub(crate) fn open_for_writing(&self) -> io::Result<OwnedFd> {
+        open_fifo(&*self.dir, &self.name, OFlags::WRONLY)
     }
 }
 
@@ -87,17 +96,22 @@ impl RunDir {
 
     /// A FIFO for the payload's writing, its read end open and non-blocking.
     pub(crate) fn fifo(&self) -> io::Result<Fifo> {
-        self.fifo_with(OFlags::RDONLY)
+        self.fifo_with(OFlags::RDONLY, FIFO_MODE)
     }
 
     /// Such a FIFO that does not end while init has it.
     pub(crate) fn fifo_for_both(&self) -> io::Result<Fifo> {
-        self.fifo_with(OFlags::RDWR)
+        self.fifo_with(OFlags::RDWR, FIFO_MODE)
     }
 
-    fn fifo_with(&self, access: OFlags) -> io::Result<Fifo> {
+    /// A FIFO for the payload's reading, open for both: neither side waits for the other.
+    pub(crate) fn fifo_for_reading(&self) -> io::Result<Fifo> {
+        self.fifo_with(OFlags::RDWR, SCRIPT_MODE)
+    }
+
+    fn fifo_with(&self, access: OFlags, mode: u32) -> io::Result<Fifo> {
         let name = random_name()?;
-        rustix::fs::mkfifoat(&*self.dir, &name, Mode::from_raw_mode(FIFO_MODE))?;
+        rustix::fs::mkfifoat(&*self.dir, &name, Mode::from_raw_mode(mode))?;
         let name = self.entry(name, AtFlags::empty());
         let read = open_fifo(&*name.dir, &name.name, access)?;
         Ok(Fifo { name, read })

@@ -132,8 +132,12 @@ impl Session {
             Token::Dump(id) if self.dumping.as_ref().is_some_and(|d| d.id() == id) => {
                 self.on_dump();
             }
-            Token::Dump(_) => {}
-            Token::Report(_) | Token::ShellEnd(_) | Token::Script(_) | Token::Status(_) => {
+            Token::Dump(_) | Token::Input(_) => {}
+            Token::Report(_)
+            | Token::ProcessEnd(_)
+            | Token::Birth(_)
+            | Token::Script(_)
+            | Token::Status(_) => {
                 let Some(shell) = self.shell.as_mut() else { return };
                 let change = shell.on_event(&mut self.world, token);
                 self.on_change(change);
@@ -299,8 +303,8 @@ impl Session {
     }
 
     fn on_reaped(&mut self, pid: Pid, ended: Ended) {
-        if let Some(shell) = &self.shell {
-            let change = shell.on_reaped(pid, ended);
+        if let Some(shell) = self.shell.as_mut() {
+            let change = shell.on_reaped(&mut self.world, pid, ended);
             self.on_change(change);
         }
     }

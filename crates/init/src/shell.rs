@@ -15,24 +15,23 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Rlimit, Signal};
+use rustix::process::{Pid, Rlimit, Signal};
 use sandkasten_protocol::{Shell, ShellPreference};
 
 use crate::clock::Moment;
 use crate::line;
 use crate::poll::{Token, Want};
-use crate::processes::{Tree, signal_by};
+use crate::processes::Tree;
 use crate::rights::Ids;
 use crate::runtime::ScriptPlace;
 use crate::state::{self, Saved};
 use crate::status::{Record, Said, Status};
-use crate::supervisor::{self, Ended, Program, Report, Supervisor};
+use crate::supervised::{News, Supervised};
+use crate::supervisor::{Dir, Ended, Program};
 use crate::world::World;
 
 /// How long a shell may take to answer its first line.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a supervisor may take to say that its program has ended, once that is so.
-const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 const USUAL_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What every shell of a session is started with.
@@ -59,23 +58,9 @@ pub(crate) struct ShellProcess {
     pub(crate) kind: Shell,
     /// A bash that breaks its heap on an unterminated `$(` (5.2 below 5.2.37).
     pub(crate) breaks_on_open_substitution: bool,
-    supervisor: Supervisor,
-    /// The supervisor has not died.
-    is_supervised: bool,
-    report_id: u32,
-    main: Option<Main>,
+    process: Supervised,
     script: Script,
     starting: Option<Starting>,
-    /// When a supervisor that says nothing about its ended program is ended too.
-    report_by: Option<Moment>,
-}
-
-/// The shell's own process.
-#[derive(Debug)]
-struct Main {
-    pid: Pid,
-    pidfd: OwnedFd,
-    end_id: u32,
 }
 
 #[derive(Debug)]
@@ -160,34 +145,30 @@ impl ShellProcess {
         let status = Status::new(&mut world.poller, &world.run)?;
         let argument = CString::new(name).map_err(|_nul| io::ErrorKind::InvalidInput)?;
         let program = Program {
-            path: found.path.clone(),
+            paths: vec![found.path.clone()],
             argv: vec![argument.clone(), argument],
             env: &setup.env,
             ids: setup.ids,
-            dir: script.place.dir.as_fd(),
+            dir: Dir::Own(script.place.dir.as_fd()),
             filter: &setup.filter,
+            stdio: [None; 3],
             third: load.as_ref().map(AsFd::as_fd),
+            terminal: None,
             open_files: setup.open_files,
         };
-        let started = supervisor::start(world.rights, &program);
-        let supervisor = match started {
-            Ok(supervisor) => supervisor,
+        let process = match Supervised::start(world, &program) {
+            Ok(process) => process,
             Err(error) => {
                 status.close(&world.poller);
                 return Err(error);
             }
         };
-        let report_id = world.poller.fresh_id();
-        world.poller.add(&supervisor.reports, Token::Report(report_id), Want::Read)?;
         let words = if load.is_some() { state::load_words(found.kind) } else { Vec::new() };
         let first = line::start(found.kind, saved.cwd(), &words, &status.path());
         let mut shell = Self {
             kind: found.kind,
             breaks_on_open_substitution: false,
-            supervisor,
-            is_supervised: true,
-            report_id,
-            main: None,
+            process,
             script: Script {
                 id: world.poller.fresh_id(),
                 write: script.write,
@@ -199,7 +180,6 @@ impl ShellProcess {
                 place: script.place,
                 until: Moment::now().after(START_TIMEOUT),
             }),
-            report_by: None,
         };
         shell.say(world, &first);
         Ok(shell)
@@ -217,132 +197,79 @@ impl ShellProcess {
 
     /// Its processes. `None` before the shell's own is known.
     pub(crate) fn tree(&self) -> Option<Tree> {
-        let shell = self.main.as_ref()?.pid.as_raw_pid();
-        // Without a supervisor orphans can't be told from those of others: below the shell alone.
-        let supervisor = if self.is_supervised { self.supervisor.pid.as_raw_pid() } else { shell };
-        Some(Tree { supervisor, shell })
+        self.process.tree_below()
     }
 
     /// Whether the shell has taken all that it was given and waits for more. One that owes a status
     /// then will never give it: its state forbids that (`ulimit -n 8`, `set -r`, `enable -n printf`).
     pub(crate) fn waits_for_script(&self, world: &World, ids: Ids) -> bool {
-        let Some(main) = &self.main else { return false };
+        let Some(pid) = self.process.pid() else { return false };
         self.script.is_empty() && {
             // init may not trace the payload, so it asks with the rights of the shell's user.
-            world.rights.act_as(ids, || world.proc.reads_from(main.pid, &self.script.write))
+            world.rights.act_as(ids, || world.proc.reads_from(pid, &self.script.write))
         }
     }
 
     pub(crate) fn signal(&self, world: &World, signal: Signal) {
-        if let Some(main) = &self.main {
-            signal_by(world.rights, &main.pidfd, signal);
-        }
+        self.process.signal(world.rights, signal);
     }
 
     /// Handles an event that may be this shell's.
     pub(crate) fn on_event(&mut self, world: &mut World, token: Token) -> Change {
+        if self.process.owns(token) {
+            let news = self.process.on_event(world, token);
+            return self.on_news(news);
+        }
         match token {
-            Token::Report(id) if id == self.report_id => self.on_report(world),
             Token::Script(id) if id == self.script.id => {
                 self.script.write(world);
-                Change::None
-            }
-            Token::ShellEnd(id) if self.main.as_ref().is_some_and(|m| m.end_id == id) => {
-                self.on_end_without_report(world);
                 Change::None
             }
             Token::Status(id) if self.starting.as_ref().is_some_and(|s| s.status.id == id) => {
                 self.on_first_record(world)
             }
-            Token::Listener
-            | Token::Children
-            | Token::Connection(_)
-            | Token::Output(_)
-            | Token::Report(_)
-            | Token::Script(_)
-            | Token::ShellEnd(_)
-            | Token::Status(_)
-            | Token::Dump(_) => Change::None,
+            _ => Change::None,
         }
     }
 
     /// init itself has reaped a process: the shell, if its supervisor is gone.
-    pub(crate) fn on_reaped(&self, pid: Pid, ended: Ended) -> Change {
-        match &self.main {
-            Some(main) if main.pid == pid => Change::Ended(ended),
-            _ => Change::None,
+    pub(crate) fn on_reaped(&mut self, world: &mut World, pid: Pid, ended: Ended) -> Change {
+        let news = self.process.on_reaped(world, pid, ended);
+        self.on_news(news)
+    }
+
+    fn on_news(&self, news: News) -> Change {
+        match news {
+            News::Ended(ended) => Change::Ended(ended),
+            News::Lost => Change::Ended(Ended::Exited(1)),
+            // Without a process nothing else tells of its end.
+            News::Failed(_) if self.process.pid().is_none() => Change::Ended(Ended::Exited(1)),
+            News::None | News::Begun | News::Failed(_) => Change::None,
         }
     }
 
     /// When [`Self::on_time`] has to be called.
     pub(crate) fn next_moment(&self) -> Option<Moment> {
-        self.starting.as_ref().map(|s| s.until).into_iter().chain(self.report_by).min()
+        let starting = self.starting.as_ref().map(|s| s.until);
+        starting.into_iter().chain(self.process.next_moment()).min()
     }
 
     pub(crate) fn on_time(&mut self, world: &World, now: Moment) {
         if self.starting.as_ref().is_some_and(|s| s.until <= now) {
             self.signal(world, Signal::KILL);
         }
-        if self.report_by.is_some_and(|by| by <= now) {
-            self.report_by = None;
-            // Its program falls to init, which reaps it and so knows how it ended.
-            signal_by(world.rights, &self.supervisor.pidfd, Signal::KILL);
-        }
+        self.process.on_time(world, now);
     }
 
     /// Forgets the shell; with `Signal::KILL` sent before, its end too.
     pub(crate) fn close(self, world: &World) {
-        world.poller.remove(&self.supervisor.reports);
-        if let Some(main) = &self.main {
-            world.poller.remove(&main.pidfd);
-        }
+        self.process.close(&world.poller);
         if self.script.is_watched {
             world.poller.remove(&self.script.write);
         }
         if let Some(starting) = self.starting {
             starting.status.close(&world.poller);
         }
-    }
-
-    fn on_report(&mut self, world: &mut World) -> Change {
-        match Report::read(&self.supervisor.reports) {
-            Ok(Some(Report::Started(pid))) => {
-                if let Some(pid) = Pid::from_raw(pid) {
-                    self.on_started(world, pid);
-                }
-                Change::None
-            }
-            Ok(Some(Report::Ended(ended))) => Change::Ended(ended),
-            Err(Errno::AGAIN | Errno::INTR) => Change::None,
-            Ok(None) | Err(_) => self.on_supervisor_gone(world),
-        }
-    }
-
-    fn on_started(&mut self, world: &mut World, pid: Pid) {
-        let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-        let end_id = world.poller.fresh_id();
-        // Where it can't be watched the supervisor's report is all there is, which is enough as long
-        // as nobody stops the supervisor.
-        drop(world.poller.add(&pidfd, Token::ShellEnd(end_id), Want::Read));
-        self.main = Some(Main { pid, pidfd, end_id });
-        let _ = rustix::io::write(&self.supervisor.go, &[0]);
-    }
-
-    fn on_supervisor_gone(&mut self, world: &World) -> Change {
-        world.poller.remove(&self.supervisor.reports);
-        self.is_supervised = false;
-        // A supervisor that could not fork its program: as if that had failed.
-        if self.main.is_none() { Change::Ended(Ended::Exited(1)) } else { Change::None }
-    }
-
-    /// The process has ended, and the supervisor's report is not here yet. Box root may have stopped
-    /// it.
-    fn on_end_without_report(&mut self, world: &World) {
-        if let Some(main) = &self.main {
-            world.poller.remove(&main.pidfd);
-        }
-        signal_by(world.rights, &self.supervisor.pidfd, Signal::CONT);
-        self.report_by = Some(Moment::now().after(REPORT_TIMEOUT));
     }
 
     fn on_first_record(&mut self, world: &World) -> Change {

@@ -65,18 +65,23 @@ pub(crate) fn inherited(raw: RawFd) -> io::Result<OwnedFd> {
 
 /// Makes every descriptor from `first` on close-on-exec.
 pub(crate) fn cloexec_from(first: u32) -> io::Result<()> {
-    close_range(first, libc::CLOSE_RANGE_CLOEXEC)
+    close_range((first, u32::MAX), libc::CLOSE_RANGE_CLOEXEC)
 }
 
 /// Closes every descriptor from `first` on. For children of [`fork`], which never drop the owners.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
-    close_range(first, 0)
+    close_range((first, u32::MAX), 0)
 }
 
-fn close_range(first: u32, flags: libc::c_uint) -> io::Result<()> {
+/// Closes the descriptors from `first` up to `last`, as [`close_from`] does.
+pub(crate) fn close_between(first: u32, last: u32) -> io::Result<()> {
+    close_range((first, last), 0)
+}
+
+fn close_range((first, last): (u32, u32), flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: close_range(2) takes three integers. With flags 0 it is called in a child alone, whose
     // `OwnedFd`s are never used or dropped again.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
@@ -187,6 +192,40 @@ pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
     let done =
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Signals a process by its descriptor, with any signal there is.
+pub(crate) fn signal(pidfd: impl AsFd, signal: i32) -> io::Result<()> {
+    let pidfd = pidfd.as_fd().as_raw_fd();
+    // SAFETY: pidfd_send_signal(2) takes integers and a null pointer, which it does not read.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd,
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Waits until a child has ended, and leaves it to be reaped.
+///
+/// # Errors
+/// There is no child.
+pub(crate) fn wait_for_ended() -> io::Result<Pid> {
+    // SAFETY: siginfo_t is integers and pointers, for which all zeros is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: waitid(2) writes to a live value of its own type.
+    let done = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) };
+    if done != 0 {
+        return Err(last_error());
+    }
+    // SAFETY: waitid has filled it for a child, which has this field.
+    let pid = unsafe { info.si_pid() };
+    Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Interrupted.into())
 }
 
 /// Process id of a connection's other end as this pid namespace sees it: 0 outside of it.

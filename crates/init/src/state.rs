@@ -179,7 +179,7 @@ impl Store {
         match self {
             Self::Memory(bytes) => bytes.extend_from_slice(more),
             Self::File(file, length) => {
-                write_at(file, *length, more)?;
+                write_at(file, *length as u64, more)?;
                 *length += more.len();
             }
         }
@@ -204,15 +204,16 @@ impl Store {
 }
 
 /// It goes with its descriptor; nobody finds it by a name.
-fn unnamed_file(dir: impl AsFd) -> io::Result<OwnedFd> {
+pub(crate) fn unnamed_file(dir: impl AsFd) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-fn write_at(file: &OwnedFd, at: usize, bytes: &[u8]) -> io::Result<()> {
+/// Writes all of it at that place.
+pub(crate) fn write_at(file: &OwnedFd, at: u64, bytes: &[u8]) -> io::Result<()> {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
-        written += rustix::io::pwrite(file, rest, (at + written) as u64)?;
+        written += rustix::io::pwrite(file, rest, at + written as u64)?;
     }
     Ok(())
 }
