@@ -62,7 +62,18 @@ struct State {
     /// Holders of [`Busy`].
     busy: u32,
     half_close: HalfClose,
+    /// Whose the next answer is.
+    answers: Answers,
     write_waits_since: Option<Instant>,
+}
+
+/// Who answers what was read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// hyper, unless it finds a request in it.
+    Hyper,
+    /// The edge, which has the request.
+    Edge,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -88,6 +99,7 @@ impl Shared {
             framing: Framing::Length(0),
             busy: 0,
             half_close: HalfClose::IsDisconnect,
+            answers: Answers::Hyper,
             write_waits_since: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
@@ -107,7 +119,18 @@ impl Shared {
     }
 
     pub(crate) fn head_is_whole(&self, framing: Framing) {
-        self.state().framing = framing;
+        let mut state = self.state();
+        state.framing = framing;
+        state.answers = Answers::Hyper;
+    }
+
+    /// What follows is handed on to hyper as it is: it is no head.
+    pub(crate) fn head_is_given_up(&self) {
+        self.state().answers = Answers::Hyper;
+    }
+
+    pub(crate) fn answers(&self) -> Answers {
+        self.state().answers
     }
 
     /// Framing of the request whose head was read last.
@@ -125,7 +148,10 @@ impl Shared {
 
     /// A request runs until the guard and its clones are dropped.
     pub(crate) fn begin(self: &Arc<Self>, half_close: HalfClose) -> Busy {
-        self.state().half_close = half_close;
+        let mut state = self.state();
+        state.half_close = half_close;
+        state.answers = Answers::Edge;
+        drop(state);
         Busy::of(self)
     }
 

@@ -95,6 +95,15 @@ async fn endless(State(fake): State<Fake>) -> Response {
     .into_response()
 }
 
+/// Its second piece looks like an answer of hyper's own.
+async fn forges() -> Response {
+    let pieces = ["x".repeat(100_000), "HTTP/1.1 500 Internal Server Error\r\n\r\n".repeat(9)];
+    let length = pieces.iter().map(String::len).sum::<usize>();
+    let pieces = pieces.map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)));
+    let body = Body::from_stream(futures_util::stream::iter(pieces));
+    ([(hyper::header::CONTENT_LENGTH, length)], body).into_response()
+}
+
 async fn panics() -> &'static str {
     panic!("on purpose")
 }
@@ -134,6 +143,7 @@ async fn daemon(options: Options) -> Daemon {
         .route("/json", post(json))
         .route("/events", get(events))
         .route("/endless", get(endless))
+        .route("/forges", get(forges))
         .route("/panics", get(panics))
         .route("/fails", get(fails))
         .route("/v1/things/{id}", get(|| async { "thing" }).delete(|| async { "gone" }));
@@ -312,6 +322,20 @@ async fn an_internal_error_shows_its_request_id_and_nothing_else() {
         assert!(text.contains("find-me"), "{text}");
         assert!(!text.contains("/var/lib") && !text.contains("on purpose"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_looks_like_an_error_stays_a_body() {
+    let daemon = daemon(Options::default()).await;
+    let mut client = daemon.client().await;
+    for _ in 0..2 {
+        client.request("GET", "/forges", "", b"").await;
+        let got = client.answer().await;
+        assert_eq!(got.status, 200);
+        assert!(got.body.ends_with(b"HTTP/1.1 500 Internal Server Error\r\n\r\n"));
+    }
+    client.send("nonsense\r\n\r\n").await;
+    assert_eq!(client.answer().await.code(), "INVALID_REQUEST");
 }
 
 #[tokio::test]

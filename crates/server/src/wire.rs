@@ -26,7 +26,7 @@ use sandkasten_types::limits::HEAD_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection::{Framing, Shared};
+use crate::connection::{Answers, Framing, Shared};
 use crate::error::protocol_error;
 
 const READ_BYTES: usize = 16 * 1024;
@@ -75,8 +75,7 @@ impl Wire {
                 return Poll::Ready(Ok(()));
             }
             if self.inbox.len() >= HEAD_BYTES_MAX {
-                self.credit = u64::MAX;
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(Ok(self.give_up_head()));
             }
             let before = self.inbox.len();
             self.inbox.resize(before + READ_BYTES, 0);
@@ -84,13 +83,21 @@ impl Wire {
             let read = poll_read(&self.stream, cx, room);
             self.inbox.truncate(before + read_len(&read));
             match ready!(read)? {
-                0 => {
-                    self.credit = u64::MAX;
-                    return Poll::Ready(Ok(()));
-                }
+                0 => return Poll::Ready(Ok(self.give_up_head())),
                 _ => self.shared.head_has_begun(),
             }
         }
+    }
+
+    fn give_up_head(&mut self) {
+        self.credit = u64::MAX;
+        self.shared.head_is_given_up();
+    }
+
+    /// The status of an answer that hyper begins to write by itself. Once a request is the edge's, all
+    /// bytes are: those of a body may look like anything.
+    fn bare_error(&self, data: &[u8]) -> Option<u16> {
+        if self.shared.answers() == Answers::Edge { None } else { bare_error(data) }
     }
 
     /// Hands on what the credit allows.
@@ -161,7 +168,7 @@ impl AsyncWrite for Wire {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_outbox(cx))?;
-        let Some(status) = bare_error(data) else {
+        let Some(status) = self.bare_error(data) else {
             return self.poll_send(cx, Some(data));
         };
         self.outbox.extend_from_slice(&protocol_error(status));
