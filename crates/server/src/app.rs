@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use sandkasten_engine::Engine;
-use sandkasten_types::{ErrorCode, SessionId, WorkspaceId};
+use sandkasten_types::{ErrorCode, ExecId, ProcessId, SessionId, WorkspaceId};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::Config;
 use crate::budget::Budget;
@@ -28,16 +29,13 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) budget: Budget,
     pub(crate) metrics: Arc<Metrics>,
+    /// Cancelled when the daemon begins to stop.
+    pub(crate) draining: CancellationToken,
 }
 
 impl App {
-    pub(crate) fn new(
-        engine: Engine,
-        config: Config,
-        budget: Budget,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self(Arc::new(Inner { engine, config, budget, metrics }))
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
     }
 }
 
@@ -64,12 +62,57 @@ impl<S: Send + Sync> FromRequestParts<S> for SessionPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let text = path_text(parts, state).await;
-        SessionId::from_str(&text).map(Self).map_err(|_cause| {
-            let text: String = text.chars().take(64).collect();
-            let message = format!("session not found: {}", text.escape_debug());
-            ApiError::new(ErrorCode::SessionNotFound, message).with("session_id", text)
-        })
+        session_id(&text).map(Self)
     }
+}
+
+/// The `{id}` and `{exec_id}` of a route. A text that can't be an id names no exec.
+#[derive(Debug)]
+pub(crate) struct ExecPath(pub(crate) SessionId, pub(crate) ExecId);
+
+impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let (session, exec) = two_texts(parts, state).await;
+        Ok(Self(session_id(&session)?, run_id(&exec, "exec")?))
+    }
+}
+
+/// The `{id}` and `{process_id}` of a route.
+#[derive(Debug)]
+pub(crate) struct ProcessPath(pub(crate) SessionId, pub(crate) ProcessId);
+
+impl<S: Send + Sync> FromRequestParts<S> for ProcessPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let (session, process) = two_texts(parts, state).await;
+        Ok(Self(session_id(&session)?, run_id(&process, "process")?))
+    }
+}
+
+async fn two_texts<S: Send + Sync>(parts: &mut Parts, state: &S) -> (String, String) {
+    match Path::<(String, String)>::from_request_parts(parts, state).await {
+        Ok(Path(texts)) => texts,
+        // Not UTF-8: no id is like that.
+        Err(_) => (String::from("?"), String::from("?")),
+    }
+}
+
+fn session_id(text: &str) -> Result<SessionId, ApiError> {
+    SessionId::from_str(text)
+        .map_err(|_cause| not_found(ErrorCode::SessionNotFound, "session", text))
+}
+
+fn run_id<T: FromStr>(text: &str, noun: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|_cause| not_found(ErrorCode::ExecNotFound, noun, text))
+}
+
+fn not_found(code: ErrorCode, noun: &str, text: &str) -> ApiError {
+    let text: String = text.chars().take(64).collect();
+    let message = format!("{noun} not found: {}", text.escape_debug());
+    ApiError::new(code, message).with(&format!("{noun}_id"), text)
 }
 
 /// The `{id}` of a workspace route.

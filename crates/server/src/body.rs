@@ -93,17 +93,32 @@ async fn drain(mut rest: Incoming, _busy: Busy) {
     drop(tokio::time::timeout(Duration::from_secs(limits::BODY_GRACE_SECONDS), read_on).await);
 }
 
-/// Takes a body piece by piece and refuses one that comes too slowly: it holds memory meanwhile.
+/// Takes a body piece by piece.
 #[derive(Debug)]
 pub(crate) struct Reader {
     body: Body,
+    pace: Pace,
     start: Instant,
     received: u64,
 }
 
+/// How slowly a body may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Not too slowly: it holds memory meanwhile.
+    Steady,
+    /// As slowly as it likes: what came is not held, and who takes it may be slow.
+    Any,
+}
+
 impl Reader {
     pub(crate) fn new(body: Body) -> Self {
-        Self { body, start: Instant::now(), received: 0 }
+        Self { body, pace: Pace::Steady, start: Instant::now(), received: 0 }
+    }
+
+    /// For a body whose pieces are handed on at once.
+    pub(crate) fn at_any_pace(body: Body) -> Self {
+        Self { pace: Pace::Any, ..Self::new(body) }
     }
 
     /// What `Content-Length` says.
@@ -117,8 +132,12 @@ impl Reader {
     /// 400 where the body breaks off, is malformed or too slow.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let frame = timeout_at(self.deadline(), self.body.frame()).await;
-            let frame = frame.map_err(|_cause| ApiError::invalid("the body came too slowly"))?;
+            let frame = match self.pace {
+                Pace::Any => self.body.frame().await,
+                Pace::Steady => timeout_at(self.deadline(), self.body.frame())
+                    .await
+                    .map_err(|_cause| ApiError::invalid("the body came too slowly"))?,
+            };
             match frame {
                 None => return Ok(None),
                 Some(Err(_)) => {

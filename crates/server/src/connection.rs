@@ -12,10 +12,17 @@
 //!          first byte            head whole              answer's body over
 //!   Idle ─────────────> Head ──────────────> busy (n) ───────────────────────> Idle
 //!    90 s                10 s                 no limit; 300 s without a byte taken
+//!                                              │ 101
+//!                                              └──> Switched, to its end
 //! ```
+//!
+//! What a connection is switched to runs here too, under the same deadlines; the end of the client's side is
+//! then an event of its own protocol.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +72,29 @@ struct State {
     /// Whose the next answer is.
     answers: Answers,
     write_waits_since: Option<Instant>,
+    /// What runs once hyper has let go of the connection.
+    switched: Option<Switched>,
+}
+
+/// What a connection becomes when it stops to be HTTP.
+pub(crate) struct Switched(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Switched {
+    pub(crate) fn new(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(future))
+    }
+}
+
+impl Switched {
+    pub(crate) async fn run(self) {
+        self.0.await;
+    }
+}
+
+impl fmt::Debug for Switched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Switched")
+    }
 }
 
 /// Who answers what was read last.
@@ -74,6 +104,8 @@ pub(crate) enum Answers {
     Hyper,
     /// The edge, which has the request.
     Edge,
+    /// Nobody: it is no HTTP any more.
+    Switched,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -101,6 +133,7 @@ impl Shared {
             half_close: HalfClose::IsDisconnect,
             answers: Answers::Hyper,
             write_waits_since: None,
+            switched: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -153,6 +186,19 @@ impl Shared {
         state.answers = Answers::Edge;
         drop(state);
         Busy::of(self)
+    }
+
+    /// The connection is `future`'s once the answer's head, a 101, is written.
+    pub(crate) fn switch(&self, future: Switched) {
+        let mut state = self.state();
+        state.answers = Answers::Switched;
+        // Its own protocol says how a client leaves; what was sent before that is to be read.
+        state.half_close = HalfClose::Allowed;
+        state.switched = Some(future);
+    }
+
+    fn take_switched(&self) -> Option<Switched> {
+        self.state().switched.take()
     }
 
     fn is_late(&self) -> bool {
@@ -222,15 +268,23 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
         .half_close(true)
         .header_read_timeout(None)
         .max_buf_size(limits::HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(wire), service);
+        .serve_connection(TokioIo::new(wire), service)
+        .with_upgrades();
+    let served = async {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection ended");
+        }
+        if let Some(switched) = shared.take_switched() {
+            switched.run().await;
+            // As hyper does at its end.
+            if let Err(error) = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Write) {
+                tracing::debug!(%error, "connection not shut down");
+            }
+        }
+    };
     tokio::select! {
         biased;
-        result = connection => {
-            if let Err(error) = result {
-                tracing::debug!(%error, "connection ended");
-            }
-            linger(&stream, LINGER).await;
-        }
+        () = served => linger(&stream, LINGER).await,
         () = disconnected(&stream, &shared) => {}
         () = late(&shared) => tracing::debug!("connection closed: out of time"),
     }

@@ -1,20 +1,28 @@
-//! The body of `fs/write`, taken apart as it arrives.
+//! Bodies that are mostly one text, taken apart as they arrive.
 //!
-//! The content is nearly all of the body, and base64. It is decoded (or, for `text`, unescaped) piece by
-//! piece into segments, so that a write costs the memory of its content and not three times that. The
-//! rest, the *envelope*, is small and is parsed as any other JSON once it is whole, with an empty text
-//! where the content was:
+//! The content (of a file, of a stdin) is nearly all of such a body, and often base64. It is decoded, or
+//! unescaped, piece by piece into segments, so that it costs the memory of its content and not three times
+//! that. The rest, the *envelope*, is small and is parsed as any other JSON once it is whole, with an empty
+//! text where the content was:
 //!
 //! ```text
 //! {"path":"a","content_base64":"aGVsbG8="}   →   {"path":"a","content_base64":""}   +   hello
 //! ```
 
+use axum::body::Body;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use sandkasten_types::Base64;
+use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::files::WriteFile;
-use sandkasten_types::limits::BODY_BYTES_MAX;
+use sandkasten_types::limits::{
+    BODY_BYTES_MAX, BODY_BYTES_MAX_CONTENT, BODY_BYTES_MAX_EXEC, BODY_BYTES_MAX_PROCESS,
+};
+use sandkasten_types::process::{ProcessStdin, StartProcess};
 
+use crate::body::{Reader, check_length};
+use crate::budget::{Budget, Share};
 use crate::error::ApiError;
 use crate::json;
 
@@ -22,20 +30,119 @@ use crate::json;
 const SEGMENT_BYTES: usize = 256 * 1024;
 /// Characters of base64 decoded at once; a multiple of four.
 const DECODE_CHARS: usize = 16 * 1024;
+/// Names from the top object down to a content.
+const PATH_LEN_MAX: usize = 2;
 
-/// The parser. Feed it with [`push`](Self::push), end with [`finish`](Self::finish).
+/// Where the content stands in a kind of body.
 #[derive(Debug)]
-pub(crate) struct WriteBody {
+pub(crate) struct Shape {
+    places: &'static [(&'static [&'static str], Kind)],
+    /// What is allowed beside the content.
+    envelope_bytes_max: usize,
+    /// What that is called in an error.
+    envelope: &'static str,
+}
+
+/// `POST …/fs/write`.
+static FILE: Shape = Shape {
+    places: &[(&["text"], Kind::Text), (&["content_base64"], Kind::Base64)],
+    envelope_bytes_max: BODY_BYTES_MAX,
+    envelope: "what is beside the content",
+};
+
+/// `POST …/exec` and `…/exec/stream`. Whether `stdin` is base64 is said elsewhere in the body.
+static EXEC: Shape = Shape {
+    places: &[(&["stdin"], Kind::Text)],
+    envelope_bytes_max: BODY_BYTES_MAX_EXEC,
+    envelope: "the body without `stdin`",
+};
+
+/// `POST …/processes`.
+static PROCESS: Shape = Shape {
+    places: &[(&["stdin", "base64"], Kind::Base64)],
+    envelope_bytes_max: BODY_BYTES_MAX_PROCESS,
+    envelope: "the body without `stdin`",
+};
+
+/// A request to write a file, and the content. The share covers both.
+///
+/// # Errors
+/// 400 where the body is not the JSON it should be, or has not exactly one content; 413 over a limit; 503
+/// where memory is short.
+pub(crate) async fn write_file(
+    body: Body,
+    budget: &Budget,
+) -> Result<(WriteFile, Vec<Bytes>, Share), ApiError> {
+    let (parser, share) = receive(body, &FILE, budget).await?;
+    let (request, content) = parser.file()?;
+    Ok((request, content, share))
+}
+
+/// A request for a command. The share covers it.
+///
+/// # Errors
+/// As [`write_file`].
+pub(crate) async fn exec(body: Body, budget: &Budget) -> Result<(ExecRequest, Share), ApiError> {
+    let (parser, share) = receive(body, &EXEC, budget).await?;
+    Ok((parser.exec()?, share))
+}
+
+/// A request for a process. The share covers it.
+///
+/// # Errors
+/// As [`write_file`].
+pub(crate) async fn process(
+    body: Body,
+    budget: &Budget,
+) -> Result<(StartProcess, Share), ApiError> {
+    let (parser, share) = receive(body, &PROCESS, budget).await?;
+    Ok((parser.process()?, share))
+}
+
+async fn receive(
+    body: Body,
+    shape: &'static Shape,
+    budget: &Budget,
+) -> Result<(Parser, Share), ApiError> {
+    let mut reader = Reader::new(body);
+    let limit = BODY_BYTES_MAX_CONTENT as u64;
+    check_length(reader.length(), limit)?;
+    // Content is held once, and is never larger than the body; what is parsed from the envelope lives
+    // beside it.
+    let held = |bytes: u64| bytes + bytes.min(shape.envelope_bytes_max as u64);
+    let mut share = budget.try_take(held(reader.length().unwrap_or(0)))?;
+    let mut parser = Parser::new(shape);
+    let mut received = 0;
+    while let Some(bytes) = reader.next().await? {
+        received += bytes.len() as u64;
+        if received > limit {
+            return Err(ApiError::too_large("the body", None, limit));
+        }
+        share.grow_to(held(received))?;
+        parser.push(&bytes)?;
+    }
+    Ok((parser, share))
+}
+
+/// The parser. Feed it with [`push`](Self::push), end with one of the kinds of bodies.
+#[derive(Debug)]
+struct Parser {
+    shape: &'static Shape,
     envelope: Vec<u8>,
     place: Place,
     /// Open brackets of the envelope.
     depth: usize,
-    /// What the next string at depth 1 is.
+    /// What the next string is.
     expects: Expects,
+    /// Contents that may stand in the open object at each depth, a bit for each of the shape's places.
+    scope: [u8; PATH_LEN_MAX],
+    /// Those that the last name leads to.
+    named: u8,
     kind: Kind,
     unescape: Unescape,
     decode: Decode,
     content: Segments,
+    has_content: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,29 +159,33 @@ enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expects {
     Name,
-    Value(Kind),
+    /// Of the last name.
+    Value,
     Other,
 }
 
-/// What a value of the top object is.
+/// How a content is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Base64,
-    Other,
 }
 
-impl WriteBody {
-    pub(crate) fn new() -> Self {
+impl Parser {
+    fn new(shape: &'static Shape) -> Self {
         Self {
+            shape,
             envelope: Vec::new(),
             place: Place::Outside,
             depth: 0,
             expects: Expects::Other,
-            kind: Kind::Other,
+            scope: [0; PATH_LEN_MAX],
+            named: 0,
+            kind: Kind::Text,
             unescape: Unescape::Plain,
             decode: Decode::default(),
             content: Segments::default(),
+            has_content: false,
         }
     }
 
@@ -82,7 +193,7 @@ impl WriteBody {
     ///
     /// # Errors
     /// 400 where the content can't be decoded, 413 where the rest is larger than any request needs.
-    pub(crate) fn push(&mut self, mut bytes: &[u8]) -> Result<(), ApiError> {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), ApiError> {
         while let Some((first, rest)) = bytes.split_first() {
             if self.place == Place::Content {
                 let used = self.content(bytes)?;
@@ -92,18 +203,14 @@ impl WriteBody {
                 bytes = rest;
             }
         }
-        if self.envelope.len() > BODY_BYTES_MAX {
-            let what = "what is beside the content";
-            return Err(ApiError::too_large(what, None, BODY_BYTES_MAX as u64));
+        let limit = self.shape.envelope_bytes_max;
+        if self.envelope.len() > limit {
+            return Err(ApiError::too_large(self.shape.envelope, None, limit as u64));
         }
         Ok(())
     }
 
-    /// The request and its content.
-    ///
-    /// # Errors
-    /// 400 where the body is not the JSON it should be, or has not exactly one content.
-    pub(crate) fn finish(mut self) -> Result<(WriteFile, Vec<Bytes>), ApiError> {
+    fn file(mut self) -> Result<(WriteFile, Vec<Bytes>), ApiError> {
         let request: WriteFile = json::parse(&self.envelope)?;
         match (&request.text, &request.content_base64) {
             (Some(_), Some(_)) => {
@@ -116,6 +223,25 @@ impl WriteBody {
                 Ok((request, self.content.finish()))
             }
         }
+    }
+
+    fn exec(self) -> Result<ExecRequest, ApiError> {
+        let mut request: ExecRequest = json::parse(&self.envelope)?;
+        if self.has_content {
+            let text = String::from_utf8(joined(self.content.finish()));
+            request.stdin = Some(text.map_err(|_cause| bad_utf8())?);
+        }
+        Ok(request)
+    }
+
+    fn process(mut self) -> Result<StartProcess, ApiError> {
+        let mut request: StartProcess = json::parse(&self.envelope)?;
+        if self.has_content {
+            self.decode.finish(&mut self.content)?;
+            let base64 = Base64(joined(self.content.finish()));
+            request.stdin = Some(ProcessStdin::Data { base64 });
+        }
+        Ok(request)
     }
 
     /// One byte outside the content.
@@ -131,28 +257,50 @@ impl WriteBody {
             (Place::String { start, .. }, b'"') => self.string_ends(start),
             (Place::String { .. } | Place::Content, _) => {}
             (Place::Outside, b'"') => self.string_begins(),
-            (Place::Outside, b'{' | b'[') => {
-                self.depth += 1;
-                self.expects = if self.depth == 1 { Expects::Name } else { Expects::Other };
-            }
+            (Place::Outside, b'{' | b'[') => self.opens(byte),
             (Place::Outside, b'}' | b']') => {
                 self.depth = self.depth.saturating_sub(1);
                 self.expects = Expects::Other;
             }
-            (Place::Outside, b':') if self.depth == 1 => self.expects = Expects::Value(self.kind),
-            (Place::Outside, b',') if self.depth == 1 => self.expects = Expects::Name,
+            (Place::Outside, b':') if self.depth <= PATH_LEN_MAX => self.expects = Expects::Value,
+            (Place::Outside, b',') if self.depth <= PATH_LEN_MAX => self.expects = Expects::Name,
             (Place::Outside, _) => {}
         }
     }
 
+    fn opens(&mut self, bracket: u8) {
+        let within = match (bracket, self.depth, self.expects) {
+            (b'{', 0, _) => u8::MAX,
+            (b'{', _, Expects::Value) => self.named,
+            _ => 0,
+        };
+        if let Some(scope) = self.scope.get_mut(self.depth) {
+            *scope = within;
+        }
+        self.depth += 1;
+        self.expects = if within == 0 { Expects::Other } else { Expects::Name };
+    }
+
     fn string_begins(&mut self) {
         let start = self.envelope.len() - 1;
-        self.place = match self.expects {
-            Expects::Value(Kind::Text | Kind::Base64) => Place::Content,
-            Expects::Value(Kind::Other) | Expects::Name | Expects::Other => {
-                Place::String { start, escaped: false }
+        let content = self.content_here().filter(|_| self.expects == Expects::Value);
+        self.place = match content {
+            Some(kind) => {
+                self.kind = kind;
+                self.has_content = true;
+                Place::Content
             }
+            None => Place::String { start, escaped: false },
         };
+    }
+
+    /// The content whose last name was read last, at this depth.
+    fn content_here(&self) -> Option<Kind> {
+        let mut places = self.shape.places.iter().enumerate();
+        let here = |(n, (path, _)): &(usize, &(&[&str], Kind))| {
+            self.named & (1 << n) != 0 && path.len() == self.depth
+        };
+        places.find(here).map(|(_, (_, kind))| *kind)
     }
 
     fn string_ends(&mut self, start: usize) {
@@ -161,13 +309,17 @@ impl WriteBody {
             return;
         }
         self.expects = Expects::Other;
+        self.named = 0;
+        let Some(level) = self.depth.checked_sub(1) else { return };
+        let scope = self.scope.get(level).copied().unwrap_or(0);
         // The name as JSON: it may be written with escapes.
         let raw = self.envelope.get(start..).unwrap_or_default();
-        self.kind = match serde_json::from_slice::<String>(raw).as_deref() {
-            Ok("text") => Kind::Text,
-            Ok("content_base64") => Kind::Base64,
-            Ok(_) | Err(_) => Kind::Other,
-        };
+        let Ok(name) = serde_json::from_slice::<String>(raw) else { return };
+        for (n, (path, _)) in self.shape.places.iter().enumerate() {
+            if scope & (1 << n) != 0 && path.get(level).is_some_and(|part| *part == name) {
+                self.named |= 1 << n;
+            }
+        }
     }
 
     /// Takes bytes of the content and says how many.
@@ -196,12 +348,21 @@ impl WriteBody {
     fn put(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
         match self.kind {
             Kind::Base64 => self.decode.push(bytes, &mut self.content),
-            Kind::Text | Kind::Other => {
+            Kind::Text => {
                 self.content.push(bytes);
                 Ok(())
             }
         }
     }
+}
+
+/// All segments in one; each is given back as it is copied.
+fn joined(segments: Vec<Bytes>) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(segments.iter().map(Bytes::len).sum());
+    for segment in segments {
+        whole.extend_from_slice(&segment);
+    }
+    whole
 }
 
 /// Where an escape sequence stands.
@@ -401,7 +562,7 @@ fn bad_utf8() -> ApiError {
 }
 
 fn bad_base64() -> ApiError {
-    ApiError::invalid("`content_base64` is not base64 (standard alphabet, with padding)")
+    ApiError::invalid("not base64 (standard alphabet, with padding)")
 }
 
 #[cfg(test)]
@@ -411,11 +572,79 @@ mod test {
     use super::*;
 
     fn read(body: &[u8], step: usize) -> Result<(WriteFile, Vec<u8>), ApiError> {
-        let mut parser = WriteBody::new();
+        let (request, content) = parsed(&FILE, body, step)?.file()?;
+        Ok((request, content.concat()))
+    }
+
+    fn parsed(shape: &'static Shape, body: &[u8], step: usize) -> Result<Parser, ApiError> {
+        let mut parser = Parser::new(shape);
         for piece in body.chunks(step) {
             parser.push(piece)?;
         }
-        parser.finish().map(|(request, content)| (request, content.concat()))
+        Ok(parser)
+    }
+
+    fn exec(body: &str) -> Result<ExecRequest, ApiError> {
+        parsed(&EXEC, body.as_bytes(), 3)?.exec()
+    }
+
+    fn process(body: &str) -> Result<StartProcess, ApiError> {
+        parsed(&PROCESS, body.as_bytes(), 3)?.process()
+    }
+
+    fn stdin(body: &str) -> Option<ProcessStdin> {
+        process(body).unwrap().stdin
+    }
+
+    fn data(bytes: &[u8]) -> Option<ProcessStdin> {
+        Some(ProcessStdin::Data { base64: Base64(bytes.to_vec()) })
+    }
+
+    #[test]
+    fn stdin_of_a_command_is_its_text() {
+        let request = exec(r#"{"stdin":"a\u00e9\n","cmd":"cat","env":{"stdin":"x"}}"#).unwrap();
+        assert_eq!((request.cmd.as_str(), request.stdin.as_deref()), ("cat", Some("aé\n")));
+        assert_eq!(request.env.unwrap()["stdin"], "x");
+        assert_eq!(exec(r#"{"cmd":"cat","stdin":""}"#).unwrap().stdin.as_deref(), Some(""));
+        assert_eq!(exec(r#"{"cmd":"cat","stdin":null}"#).unwrap().stdin, None);
+        assert_eq!(exec(r#"{"cmd":"stdin"}"#).unwrap().stdin, None);
+        assert!(exec(r#"{"cmd":"cat","stdin":"a","stdin":"b"}"#).is_err());
+        assert!(exec(r#"{"cmd":"cat","stdin":["a"]}"#).is_err());
+    }
+
+    #[test]
+    fn stdin_of_a_process_is_its_bytes() {
+        assert_eq!(stdin(r#"{"argv":["a"],"stdin":{"base64":"aGk="}}"#), data(b"hi"));
+        assert_eq!(stdin(r#"{"stdin" : { "base64" : "" } ,"argv":["a"]}"#), data(b""));
+        assert_eq!(stdin(r#"{"argv":["stdin","base64"]}"#), None);
+        let open = Some(ProcessStdin::Mode("open".into()));
+        assert_eq!(stdin(r#"{"stdin":"open","env":{"base64":"aGk="}}"#), open);
+        assert_eq!(stdin(r#"{"base64":"aGk=","x":{"stdin":{"base64":"!"}}}"#), None);
+        assert_eq!(
+            stdin(r#"{"x":[{"base64":"!"}],"stdin":{"y":{"base64":"!"},"base64":"aA=="}}"#),
+            data(b"h")
+        );
+        for bad in [
+            r#"{"stdin":{"base64":"!"}}"#,
+            r#"{"stdin":{"base64":"aGk"}}"#,
+            r#"{"stdin":{"base64":"aGk=","base64":"aGk="}}"#,
+            r#"{"stdin":[{"base64":"aGk="}]}"#,
+            r#"{"stdin":{"base64":7}}"#,
+            r#"{"stdin":{}}"#,
+        ] {
+            assert!(process(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_beside_stdin_has_a_limit_of_its_own() {
+        let pad = |bytes: usize| format!(r#"{{"cmd":"","pad":"{}"}}"#, "x".repeat(bytes));
+        assert!(parsed(&EXEC, pad(BODY_BYTES_MAX_EXEC - 100).as_bytes(), 65536).is_ok());
+        let error = parsed(&EXEC, pad(BODY_BYTES_MAX_EXEC).as_bytes(), 65536).unwrap_err();
+        assert_eq!(error.code, sandkasten_types::ErrorCode::TooLarge);
+        let stdin = format!(r#"{{"cmd":"cat","stdin":"{}"}}"#, "x".repeat(2 * BODY_BYTES_MAX_EXEC));
+        let request = parsed(&EXEC, stdin.as_bytes(), 65536).unwrap().exec().unwrap();
+        assert_eq!(request.stdin.unwrap().len(), 2 * BODY_BYTES_MAX_EXEC);
     }
 
     fn content(body: &str) -> Result<Vec<u8>, String> {

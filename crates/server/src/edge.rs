@@ -36,6 +36,7 @@ use crate::error::ApiError;
 use crate::exchange::{AnswerBody, Exchange, Route};
 use crate::metrics::Metrics;
 use crate::request_id::{REQUEST_ID, RequestId};
+use crate::websocket::Switch;
 
 /// The parts that all connections share.
 #[derive(Debug)]
@@ -71,9 +72,18 @@ impl Edge {
             ApiError::internal("a handler panicked").into_response()
         });
         let mut response = with_error_body(response, &mut exchange);
-        self.finish(response.headers_mut(), &exchange, origin.as_ref(), framing);
+        self.finish(response.headers_mut(), &exchange, origin.as_ref());
         exchange.answered(response.status());
-        response.map(|body| AnswerBody::new(body, exchange))
+        match response.extensions_mut().remove::<Switch>() {
+            Some(switch) => {
+                shared.switch(switch.with(exchange));
+                response.map(|_| AnswerBody::none())
+            }
+            None => {
+                self.close_where_needed(response.headers_mut(), framing);
+                response.map(|body| AnswerBody::new(body, exchange))
+            }
+        }
     }
 
     async fn decide(&self, mut parts: Parts, body: RequestBody, framing: Framing) -> Response {
@@ -98,17 +108,14 @@ impl Edge {
         response
     }
 
-    fn finish(
-        &self,
-        headers: &mut HeaderMap,
-        exchange: &Exchange,
-        origin: Option<&HeaderValue>,
-        framing: Framing,
-    ) {
+    fn finish(&self, headers: &mut HeaderMap, exchange: &Exchange, origin: Option<&HeaderValue>) {
         headers.insert(REQUEST_ID, exchange.id.header());
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         self.cors.mark(origin, headers);
+    }
+
+    fn close_where_needed(&self, headers: &mut HeaderMap, framing: Framing) {
         // `Wire` does not know where a chunked body ends, so the connection ends with it.
         if matches!(framing, Framing::Chunked | Framing::Both) || self.draining.is_cancelled() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -1,8 +1,8 @@
 //! One request and its answer, from the first look to the last byte.
 //!
-//! An [`Exchange`] lives in the answer's body. When it is dropped the request is over: the connection
-//! is told, the metrics count it, and the log gets its one line. A body dropped before its end is a
-//! client that went away.
+//! An [`Exchange`] lives in the answer's body, or in what the connection is switched to. When it is dropped
+//! the request is over: the connection is told, the metrics count it, and the log gets its one line. A
+//! body dropped before its end is a client that went away.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -76,6 +76,11 @@ impl Exchange {
         }
     }
 
+    /// What it was about came to its end; without this the client has left.
+    pub(crate) fn completed(mut self) {
+        self.is_complete = true;
+    }
+
     pub(crate) fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
@@ -127,14 +132,20 @@ fn known_method(method: &Method) -> &'static str {
 #[derive(Debug)]
 pub(crate) struct AnswerBody {
     inner: Body,
-    exchange: Exchange,
+    /// `None`: the exchange goes on in what the connection is switched to.
+    exchange: Option<Exchange>,
 }
 
 impl AnswerBody {
     pub(crate) fn new(inner: Body, mut exchange: Exchange) -> Self {
         // hyper does not poll a body that is empty from the start.
         exchange.is_complete = inner.is_end_stream() || exchange.method == Method::HEAD;
-        Self { inner, exchange }
+        Self { inner, exchange: Some(exchange) }
+    }
+
+    /// That of a 101.
+    pub(crate) fn none() -> Self {
+        Self { inner: Body::empty(), exchange: None }
     }
 }
 
@@ -148,7 +159,9 @@ impl HttpBody for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         let ended = matches!(polled, Poll::Ready(None)) || self.inner.is_end_stream();
-        self.exchange.is_complete |= ended;
+        if let Some(exchange) = &mut self.exchange {
+            exchange.is_complete |= ended;
+        }
         polled
     }
 

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, Request};
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
-use sandkasten_types::limits::{JSON_DEPTH_MAX, JSON_NAMES_MAX};
+use sandkasten_types::limits::{JSON_DEPTH_MAX, JSON_ITEMS_MAX, JSON_NAMES_MAX};
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
 };
@@ -25,8 +25,8 @@ use crate::error::ApiError;
 #[derive(Debug)]
 pub(crate) struct Json<T, const LIMIT: usize> {
     pub(crate) value: T,
-    /// Covers `value`; drop it when the value is handed on.
-    pub(crate) share: Share,
+    /// Covers `value`.
+    _share: Share,
 }
 
 impl<S, T, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT>
@@ -41,7 +41,7 @@ where
         let (parts, body) = request.into_parts();
         refuse_coding(&parts.headers)?;
         let (bytes, share) = collect(body, LIMIT, &Budget::from_ref(state)).await?;
-        Ok(Self { value: parse(&bytes)?, share })
+        Ok(Self { value: parse(&bytes)?, _share: share })
     }
 }
 
@@ -77,9 +77,11 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 fn check_form(bytes: &[u8]) -> Result<(), ApiError> {
     let malformed =
         |error: serde_json::Error| ApiError::invalid(format!("malformed JSON: {error}"));
-    let names = Cell::new(0);
+    let (names, items) = (Cell::new(0), Cell::new(0));
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    Form { depth: 1, names: &names }.deserialize(&mut deserializer).map_err(malformed)?;
+    Form { depth: 1, names: &names, items: &items }
+        .deserialize(&mut deserializer)
+        .map_err(malformed)?;
     deserializer.end().map_err(malformed)?;
     match bytes.trim_ascii_start().first() {
         Some(b'{') => Ok(()),
@@ -94,6 +96,8 @@ struct Form<'a> {
     depth: usize,
     /// Names seen in the whole body.
     names: &'a Cell<usize>,
+    /// Items of arrays seen in it.
+    items: &'a Cell<usize>,
 }
 
 impl Form<'_> {
@@ -146,7 +150,12 @@ impl<'de> Visitor<'de> for Form<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let inner = self.inner()?;
-        while items.next_element_seed(inner)?.is_some() {}
+        while items.next_element_seed(inner)?.is_some() {
+            self.items.set(self.items.get() + 1);
+            if self.items.get() > JSON_ITEMS_MAX {
+                return Err(A::Error::custom(format_args!("more than {JSON_ITEMS_MAX} items")));
+            }
+        }
         Ok(())
     }
 
@@ -239,6 +248,12 @@ mod test {
         assert!(wrong.contains("`timeout_ms`"), "{wrong}");
         let wrong = message::<CreateSession>("{\"limits\":{\"cpu\":\"x\"}}");
         assert!(wrong.contains("`limits.cpu`"), "{wrong}");
+    }
+
+    #[test]
+    fn a_flood_of_items_is_refused() {
+        let text = format!("{{\"x\":[[0],[{}]]}}", vec!["0"; JSON_ITEMS_MAX].join(","));
+        assert!(message::<CreateSession>(&text).contains("more than"));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! away drops its handler, and with it what the handler waits for.
 
 mod accept;
+mod answer;
 mod app;
 mod auth;
 mod body;
@@ -33,6 +34,7 @@ mod query;
 mod request_id;
 mod routes;
 mod sse;
+mod websocket;
 mod wire;
 
 use std::io;
@@ -43,7 +45,7 @@ use sandkasten_types::limits::BODIES_IN_MEMORY_MAX;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, Inner};
 pub use crate::auth::ApiKey;
 use crate::auth::Guard;
 use crate::budget::Budget;
@@ -83,7 +85,8 @@ pub async fn serve(
     let budget = Budget::new(BODIES_IN_MEMORY_MAX);
     let guard = Guard::new(config.api_key.clone());
     let cors = Cors::new(&config.cors_origins);
-    let app = App::new(engine, config, budget, Arc::clone(&metrics));
+    let draining = shutdown.clone();
+    let app = App::new(Inner { engine, config, budget, metrics: Arc::clone(&metrics), draining });
     let router = routes::router().with_state(app);
     accept::run(listener, Arc::new(Edge { router, guard, cors, metrics, draining: shutdown })).await
 }

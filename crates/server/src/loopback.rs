@@ -1,6 +1,8 @@
 //! Tests of everything before the engine: the real accept loop, connections, edge and extractors on a
 //! loopback socket, with a few handlers of their own behind them.
 
+mod websocket;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -144,6 +146,8 @@ async fn daemon(options: Options) -> Daemon {
         .route("/events", get(events))
         .route("/endless", get(endless))
         .route("/forges", get(forges))
+        .route("/echo", get(websocket::echo))
+        .route("/flood", get(websocket::flood))
         .route("/panics", get(panics))
         .route("/fails", get(fails))
         .route("/v1/things/{id}", get(|| async { "thing" }).delete(|| async { "gone" }));

@@ -1,8 +1,12 @@
 //! The OpenAPI document, made from the handlers and the types. `docs/openapi.json` is this, checked in.
 
+use sandkasten_types::attach::{AttachOrder, AttachReport};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::exec::{Chunk, ExecEnd, StreamError};
+use sandkasten_types::exec::{Chunk, ExecEnd, Gap, StreamError};
+use sandkasten_types::process::{ProcessEnd, ProcessOutput};
 use serde::Serialize;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
@@ -14,6 +18,38 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     routes::router_and_document().1
 }
 
+/// Fields that an object has all of or none of (a flattened `Option`) come out as a part that must be one
+/// of those fields' schema and null, which nothing with more fields is. Here they become fields that need
+/// not be there.
+pub(crate) fn loosen_optional_parts(document: &mut utoipa::openapi::OpenApi) {
+    let Some(components) = &mut document.components else { return };
+    let known = components.schemas.clone();
+    for schema in components.schemas.values_mut() {
+        let RefOr::T(Schema::AllOf(whole)) = schema else { continue };
+        for part in &mut whole.items {
+            if let Some(object) = optional_part(part).and_then(|name| known.get(name)) {
+                *part = loosened(object.clone());
+            }
+        }
+    }
+}
+
+/// The name of the schema in a `oneOf` of it and null.
+fn optional_part(part: &RefOr<Schema>) -> Option<&str> {
+    let RefOr::T(Schema::OneOf(choice)) = part else { return None };
+    let reference = choice.items.iter().find_map(|item| match item {
+        RefOr::Ref(reference) => Some(reference),
+        RefOr::T(_) => None,
+    })?;
+    reference.ref_location.strip_prefix("#/components/schemas/")
+}
+
+fn loosened(schema: RefOr<Schema>) -> RefOr<Schema> {
+    let RefOr::T(Schema::Object(mut object)) = schema else { return schema };
+    object.required.clear();
+    RefOr::T(Schema::Object(object))
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -22,12 +58,13 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
             `ErrorBody`. Every answer has `X-Request-Id`.",
         license(name = "MIT", identifier = "MIT")
     ),
-    components(schemas(ErrorBody, StreamDatum)),
+    components(schemas(ErrorBody, StreamDatum, ReplayDatum, ProcessDatum, AttachText)),
     modifiers(&BearerKey),
     security(("key" = [])),
     tags(
         (name = "sessions"),
         (name = "exec"),
+        (name = "processes"),
         (name = "files"),
         (name = "workspaces"),
         (name = "daemon"),
@@ -47,11 +84,48 @@ impl Modify for BearerKey {
 /// What stands behind `data:` in an exec's event stream: with `event: chunk`, `done` or `error`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "the shape of the document; the events themselves are made in sse.rs")]
+#[expect(dead_code, reason = "the shape of the document; the events are made in routes/exec.rs")]
 pub(crate) enum StreamDatum {
     Chunk(Chunk),
     Done(ExecEnd),
     Error(StreamError),
+}
+
+/// What stands behind `data:` in the events of an exec: with `event: chunk`, `gap`, `done` or `error`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "the shape of the document; the events are made in routes/exec.rs")]
+pub(crate) enum ReplayDatum {
+    Chunk(Chunk),
+    Gap(Gap),
+    Done(ExecEnd),
+    Error(StreamError),
+}
+
+/// What stands behind `data:` in the events of a process: with `event: output`, `gap`, `exit` or `error`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(
+    dead_code,
+    reason = "the shape of the document; the events are made in routes/processes.rs"
+)]
+pub(crate) enum ProcessDatum {
+    Output(ProcessOutput),
+    Gap(Gap),
+    Exit(ProcessEnd),
+    Error(StreamError),
+}
+
+/// A text message of a WebSocket on a process.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(
+    dead_code,
+    reason = "the shape of the document; the messages are made in routes/attach.rs"
+)]
+pub(crate) enum AttachText {
+    FromClient(AttachOrder),
+    ToClient(AttachReport),
 }
 
 /// The form of an upload.
@@ -121,6 +195,17 @@ mod test {
         free_forms("", &document, &mut found);
         found.retain(|path| !["/labels", "/env", "/details"].iter().any(|end| path.ends_with(end)));
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_may_be_absent_is_not_required() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        for name in ["ExecStatus", "ProcessStatus"] {
+            let parts = document["components"]["schemas"][name]["allOf"].as_array().unwrap();
+            assert!(parts.iter().all(|part| part.get("oneOf").is_none()), "{name}");
+            let ends = parts.iter().filter(|part| part["properties"]["duration_ms"].is_object());
+            assert_eq!(ends.filter(|part| part.get("required").is_none()).count(), 1, "{name}");
+        }
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! Query strings. Unknown names are ignored; a known one may stand there once.
 
 use axum::extract::FromRequestParts;
+use hyper::HeaderMap;
+use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use sandkasten_engine::FileUser;
 
 use crate::error::ApiError;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Debug)]
 pub(crate) struct Query(Vec<(String, String)>);
@@ -62,6 +66,26 @@ impl Query {
         }
     }
 
+    /// `true` or `false`, false where absent.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
+        match self.get(name)? {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(ApiError::invalid(format!("`{name}` must be `true` or `false`"))),
+        }
+    }
+
+    /// The number of an event: `after`.
+    ///
+    /// # Errors
+    /// 400 where it is no whole number.
+    pub(crate) fn after(&self) -> Result<Option<u64>, ApiError> {
+        self.get("after")?.map(|text| event_number("`after`", text)).transpose()
+    }
+
     /// A count of bytes, 0 to `limit`.
     ///
     /// # Errors
@@ -81,6 +105,26 @@ impl Query {
     }
 }
 
+/// Where a client wants an event stream to go on: behind the event that it had last. The header is
+/// newer than the query: clients that reconnect repeat their address and add the header.
+///
+/// # Errors
+/// 400 where one of the two is no whole number, or the header is there twice.
+pub(crate) fn known_event(query: &Query, headers: &HeaderMap) -> Result<u64, ApiError> {
+    let after = query.after()?;
+    let mut values = headers.get_all(LAST_EVENT_ID).iter();
+    let Some(value) = values.next() else { return Ok(after.unwrap_or(0)) };
+    if values.next().is_some() {
+        return Err(ApiError::invalid("more than one `Last-Event-ID`"));
+    }
+    event_number("`Last-Event-ID`", value.to_str().unwrap_or_default())
+}
+
+fn event_number(what: &str, text: &str) -> Result<u64, ApiError> {
+    let number = text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    number.ok_or_else(|| ApiError::invalid(format!("{what} must be the number of an event")))
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -98,6 +142,32 @@ mod test {
         assert!(q.require("absent").is_err());
         assert!(q.refuse(&["x"]).is_err());
         assert!(q.refuse(&["status"]).is_ok());
+    }
+
+    #[tokio::test]
+    async fn event_numbers_and_flags_are_read_strictly() {
+        let known = async |text: &str, header: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.extend(header.map(|v| (LAST_EVENT_ID, v.parse().unwrap())));
+            known_event(&query(text).await, &headers).ok()
+        };
+        assert_eq!(known("", None).await, Some(0));
+        assert_eq!(known("after=7", None).await, Some(7));
+        assert_eq!(known("after=7", Some("9")).await, Some(9));
+        assert_eq!(known("after=18446744073709551615", None).await, Some(u64::MAX));
+        for bad in ["after=", "after=+1", "after=-1", "after=1.0", "after=x", "after=1&after=1"] {
+            assert_eq!(known(bad, None).await, None, "{bad}");
+            assert_eq!(known(bad, Some("1")).await, None, "{bad}");
+        }
+        for bad in ["", "x", "+1", "1 2"] {
+            assert_eq!(known("", Some(bad)).await, None, "{bad}");
+        }
+        assert!(query("follow=true").await.flag("follow").unwrap());
+        assert!(!query("follow=false").await.flag("follow").unwrap());
+        assert!(!query("").await.flag("follow").unwrap());
+        for bad in ["follow", "follow=1", "follow=TRUE", "follow=true&follow=true"] {
+            assert!(query(bad).await.flag("follow").is_err(), "{bad}");
+        }
     }
 
     #[tokio::test]

@@ -5,7 +5,12 @@
 //! events being small (the engine cuts its chunks so). Beyond ASCII everything is escaped: some line
 //! readers split at U+2028 and U+0085.
 //!
-//! Invariant: exactly one `done` or `error`, last, then the body ends.
+//! ```text
+//! engine's events ──> Run (routes/NOUN) ──> Told: ids, errors, drain ──> Events: silence, flushes ──> body
+//! ```
+//!
+//! Invariants: a stream that tells of a run to its end has exactly one `done` or `error`, last, then the body
+//! ends. A replay has the same events with the same bytes each time, and may end anywhere.
 
 use std::future::Future;
 use std::io;
@@ -18,11 +23,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::Stream;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
-use sandkasten_engine::{ExecEvent, ExecHandle};
 use sandkasten_types::limits::SSE_HEARTBEAT_SECONDS;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
 use crate::request_id::RequestId;
@@ -30,14 +35,13 @@ use crate::request_id::RequestId;
 const SILENCE: Duration = Duration::from_secs(SSE_HEARTBEAT_SECONDS);
 const KEEPALIVE: Bytes = Bytes::from_static(b": keepalive\n\n");
 
-/// The events of an exec, to its end.
-pub(crate) fn exec_events(handle: ExecHandle, id: RequestId) -> Response {
+/// An event stream as an answer.
+pub(crate) fn stream<S: Source>(source: S) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
-    let source = ExecSource { handle: Some(handle), last_seq: 0, id };
     (headers, Body::from_stream(Events::new(source))).into_response()
 }
 
@@ -46,46 +50,99 @@ pub(crate) trait Source: Send + Sized + 'static {
     fn next(self) -> impl Future<Output = Option<(Self, Bytes)>> + Send;
 }
 
-struct ExecSource {
-    /// `None` after the last event.
-    handle: Option<ExecHandle>,
-    last_seq: u64,
-    id: RequestId,
+/// Of whom a stream tells.
+pub(crate) trait Run: Send + 'static {
+    /// The next event; `None` where there are no more.
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
 }
 
-impl Source for ExecSource {
-    async fn next(mut self) -> Option<(Self, Bytes)> {
-        let event = self.handle.as_mut()?.next().await;
-        let bytes = match event {
-            Some(ExecEvent::Chunk(chunk)) => {
-                self.last_seq = chunk.seq;
-                let bytes = event_bytes(chunk.seq, "chunk", &chunk);
-                return Some((self, bytes));
-            }
-            Some(ExecEvent::Gap(gap)) => {
-                self.last_seq = gap.seq;
-                let bytes = event_bytes(gap.seq, "gap", &gap);
-                return Some((self, bytes));
-            }
-            Some(ExecEvent::Done { seq, end }) => event_bytes(seq, "done", &end),
-            Some(ExecEvent::Failed { seq, error }) => self.error(seq, error.into()),
-            None => {
+/// One event, not yet written.
+pub(crate) enum Event {
+    /// Output, a gap in it, or the end with output of children behind it.
+    Some { id: u64, bytes: Bytes },
+    /// The end, with nothing behind it.
+    Last(Bytes),
+    /// Last, too.
+    Failed { id: u64, error: ApiError },
+}
+
+/// Some event with its datum.
+pub(crate) fn some(id: u64, name: &str, datum: &impl Serialize) -> Event {
+    Event::Some { id, bytes: event_bytes(id, name, datum) }
+}
+
+/// The last one.
+pub(crate) fn last(id: u64, name: &str, datum: &impl Serialize) -> Event {
+    Event::Last(event_bytes(id, name, datum))
+}
+
+/// How a stream may end.
+#[derive(Debug, Clone)]
+pub(crate) enum Until {
+    /// By its run's end alone. A daemon that stops lets it go on for as long as requests may.
+    End,
+    /// Anywhere: the client asked for what there is, and comes again for more. A daemon that stops says so.
+    Whenever { draining: CancellationToken },
+}
+
+/// The events of a run, and what is said where they break off.
+pub(crate) struct Told<R> {
+    /// `None` after the last event.
+    run: Option<R>,
+    until: Until,
+    last_id: u64,
+    request: RequestId,
+}
+
+impl<R: Run> Told<R> {
+    pub(crate) fn new(run: R, until: Until, request: RequestId) -> Self {
+        Self { run: Some(run), until, last_id: 0, request }
+    }
+
+    /// Where the client has the events up to `after` already.
+    pub(crate) fn behind(self, after: u64) -> Self {
+        Self { last_id: after, ..self }
+    }
+
+    async fn event(&mut self) -> Option<Event> {
+        let run = self.run.as_mut()?;
+        match &self.until {
+            Until::End => Some(run.next().await.unwrap_or_else(|| {
                 let error = ApiError::internal("the engine's events ended without a result");
-                self.error(self.last_seq + 1, error)
-            }
-        };
-        self.handle = None;
-        Some((self, bytes))
+                Event::Failed { id: self.last_id + 1, error }
+            })),
+            Until::Whenever { draining } => tokio::select! {
+                biased;
+                event = run.next() => event,
+                // No event of the run's, so its number is none of theirs: a client goes on behind the last.
+                () = draining.cancelled() => {
+                    Some(Event::Failed { id: self.last_id, error: ApiError::draining() })
+                }
+            },
+        }
+    }
+
+    fn error(&self, id: u64, error: &ApiError) -> Bytes {
+        if let Some(chain) = &error.internal {
+            let chain = chain.escape_debug();
+            tracing::error!(request_id = %self.request, cause = %chain, "internal error in a stream");
+        }
+        event_bytes(id, "error", &error.datum(&self.request))
     }
 }
 
-impl ExecSource {
-    fn error(&self, seq: u64, error: ApiError) -> Bytes {
-        if let Some(chain) = &error.internal {
-            let chain = chain.escape_debug();
-            tracing::error!(request_id = %self.id, cause = %chain, "internal error in a stream");
-        }
-        event_bytes(seq, "error", &error.datum(&self.id))
+impl<R: Run> Source for Told<R> {
+    async fn next(mut self) -> Option<(Self, Bytes)> {
+        let bytes = match self.event().await? {
+            Event::Some { id, bytes } => {
+                self.last_id = id;
+                return Some((self, bytes));
+            }
+            Event::Last(bytes) => bytes,
+            Event::Failed { id, error } => self.error(id, &error),
+        };
+        self.run = None;
+        Some((self, bytes))
     }
 }
 
@@ -236,6 +293,56 @@ mod test {
         async fn next(self) -> Option<(Self, Bytes)> {
             std::future::pending().await
         }
+    }
+
+    /// Counts down; with `ends` the last event is its end.
+    struct Countdown {
+        left: u64,
+        ends: bool,
+    }
+
+    impl Run for Countdown {
+        async fn next(&mut self) -> Option<Event> {
+            self.left = self.left.checked_sub(1)?;
+            let id = 10 - self.left;
+            let is_end = self.ends && self.left == 0;
+            Some(if is_end { last(id, "done", &id) } else { some(id, "chunk", &id) })
+        }
+    }
+
+    async fn told(run: impl Run, until: Until) -> Vec<(u64, String)> {
+        let told = Told::new(run, until, RequestId::new());
+        let events = Events::new(told).map(|bytes| bytes.unwrap());
+        events.map(|bytes| parse(&bytes)).map(|(id, name, _)| (id, name)).collect().await
+    }
+
+    #[tokio::test]
+    async fn a_run_is_told_to_its_end() {
+        let names = |events: Vec<(u64, String)>| {
+            events.iter().map(|(id, name)| format!("{id} {name}")).collect::<Vec<_>>()
+        };
+        let whole = Countdown { left: 3, ends: true };
+        assert_eq!(names(told(whole, Until::End).await), ["8 chunk", "9 chunk", "10 done"]);
+        let broken = Countdown { left: 2, ends: false };
+        assert_eq!(names(told(broken, Until::End).await), ["9 chunk", "10 chunk", "11 error"]);
+        let draining = CancellationToken::new();
+        let until = Until::Whenever { draining: draining.clone() };
+        let part = Countdown { left: 2, ends: false };
+        assert_eq!(names(told(part, until.clone()).await), ["9 chunk", "10 chunk"]);
+        draining.cancel();
+        struct Waits;
+        impl Run for Waits {
+            async fn next(&mut self) -> Option<Event> {
+                std::future::pending().await
+            }
+        }
+        let told = Told::new(Waits, until, RequestId::new()).behind(7);
+        let event = Events::new(told).next().await.unwrap().unwrap();
+        let (id, name, datum) = parse(&event);
+        assert_eq!(
+            (id, name.as_str(), datum["error_code"].as_str()),
+            (7, "error", Some("DRAINING"))
+        );
     }
 
     #[tokio::test]

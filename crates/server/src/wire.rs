@@ -12,7 +12,8 @@
 //!
 //! ```text
 //! Head ──whole──> Credit(head + length) ──used up──> Head
-//!   │                 chunked: Credit(everything), the connection closes after the answer
+//!   │                 │ chunked: Credit(everything), the connection closes after the answer
+//!   │                 └──switched to another protocol──> Credit(everything)
 //!   └──over 64 KiB──> Credit(everything), hyper answers 431
 //! ```
 
@@ -75,7 +76,8 @@ impl Wire {
                 return Poll::Ready(Ok(()));
             }
             if self.inbox.len() >= HEAD_BYTES_MAX {
-                return Poll::Ready(Ok(self.give_up_head()));
+                self.give_up_head();
+                return Poll::Ready(Ok(()));
             }
             let before = self.inbox.len();
             self.inbox.resize(before + READ_BYTES, 0);
@@ -83,7 +85,10 @@ impl Wire {
             let read = poll_read(&self.stream, cx, room);
             self.inbox.truncate(before + read_len(&read));
             match ready!(read)? {
-                0 => return Poll::Ready(Ok(self.give_up_head())),
+                0 => {
+                    self.give_up_head();
+                    return Poll::Ready(Ok(()));
+                }
                 _ => self.shared.head_has_begun(),
             }
         }
@@ -97,7 +102,7 @@ impl Wire {
     /// The status of an answer that hyper begins to write by itself. Once a request is the edge's, all
     /// bytes are: those of a body may look like anything.
     fn bare_error(&self, data: &[u8]) -> Option<u16> {
-        if self.shared.answers() == Answers::Edge { None } else { bare_error(data) }
+        if self.shared.answers() == Answers::Hyper { bare_error(data) } else { None }
     }
 
     /// Hands on what the credit allows.
@@ -154,6 +159,9 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.credit == 0 && self.shared.answers() == Answers::Switched {
+            self.credit = u64::MAX;
+        }
         if self.credit == 0 {
             ready!(self.poll_head(cx))?;
         }

@@ -5,6 +5,7 @@
 //! [`ProcessId`]); inner code takes the type and never
 //! checks again. This crate does no I/O and must not know any other crate of ours.
 
+pub mod attach;
 pub mod base64;
 pub mod error;
 pub mod exec;

@@ -13,10 +13,12 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const OUTPUT_BYTES_MAX: u64 = 64 * MIB as u64;
 /// What a request may ask for with `max_bytes` on `fs/read`.
 pub const READ_BYTES_MAX: u64 = 64 * MIB as u64;
-/// JSON bodies of `fs/write`.
-pub const BODY_BYTES_MAX_FILE: usize = 96 * MIB;
-/// JSON bodies of exec: 1 MiB of text may be escaped sixfold.
+/// JSON bodies with a large text in them: of `fs/write`, and of execs and processes with `stdin`.
+pub const BODY_BYTES_MAX_CONTENT: usize = 96 * MIB;
+/// JSON bodies of exec without `stdin`: 1 MiB of text may be escaped sixfold.
 pub const BODY_BYTES_MAX_EXEC: usize = 8 * MIB;
+/// JSON bodies of processes without `stdin`: 2 MiB of argv and env may be escaped sixfold.
+pub const BODY_BYTES_MAX_PROCESS: usize = 16 * MIB;
 /// JSON bodies elsewhere.
 pub const BODY_BYTES_MAX: usize = 2 * MIB;
 /// How much of a body over its limit is read and dropped so that the client sees the answer.
@@ -27,6 +29,8 @@ pub const BODIES_IN_MEMORY_MAX: usize = 256 * MIB;
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Names in all objects of a JSON body: they are held to find the ones given twice.
 pub const JSON_NAMES_MAX: usize = 20_000;
+/// Items in all arrays of a JSON body: more arguments than any program can be given.
+pub const JSON_ITEMS_MAX: usize = 262_144;
 /// Request line and headers of one request.
 pub const HEAD_BYTES_MAX: usize = 64 * KIB;
 /// Open connections; beyond them a client is told 503.
@@ -63,6 +67,16 @@ pub const EXEC_TIMEOUT_MS_DEFAULT: u64 = 30_000;
 pub const SSE_EVENT_BYTES_MAX: usize = 8 * KIB;
 /// Seconds of silence after which an event stream gets a comment line.
 pub const SSE_HEARTBEAT_SECONDS: u64 = 10;
+/// Bytes of one message of a WebSocket.
+pub const WEBSOCKET_MESSAGE_BYTES_MAX: usize = MIB;
+/// Seconds between two pings of a WebSocket.
+pub const WEBSOCKET_PING_SECONDS: u64 = 20;
+/// Seconds without a word of a WebSocket's client, pongs included, after which it is gone.
+pub const WEBSOCKET_SILENCE_SECONDS: u64 = 120;
+/// Bytes of output that a client gets first that attaches late: a screenful.
+pub const ATTACH_RECENT_BYTES: usize = 64 * KIB;
+/// Bytes of stdin from a WebSocket that may wait for its process; beyond them no more is read.
+pub const ATTACH_STDIN_BYTES: usize = 256 * KIB;
 /// Entries, and bytes of each name and value, of `env` and `labels` of a session.
 pub const MAP_ENTRIES_MAX: usize = 256;
 pub const ENV_BYTES_MAX: usize = 512 * KIB;

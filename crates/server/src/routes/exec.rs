@@ -1,58 +1,56 @@
-//! Commands.
+//! Commands: run, streamed, and by their ids.
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
-use bytes::Bytes;
-use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use hyper::{HeaderMap, StatusCode};
+use sandkasten_engine::{EventsFrom, ExecEvent, ExecEvents, ExecHandle, Follow};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::exec::{ExecAnswer, ExecRequest};
-use sandkasten_types::limits::BODY_BYTES_MAX_EXEC;
+use sandkasten_types::exec::{
+    ExecAnswer, ExecRequest, ExecStarted, ExecStatus, Execs, RestartShell, ShellRestarted,
+};
+use sandkasten_types::limits::BODY_BYTES_MAX;
+use sandkasten_types::session::Ok as Done;
 
-use crate::app::held::Held;
-use crate::app::{App, SessionPath};
-use crate::edge::JSON;
+use crate::answer::{long, output_fields};
+use crate::app::{Answer, App, ExecPath, SessionPath, ok};
+use crate::content;
 use crate::error::ApiError;
-use crate::json::Json;
-use crate::openapi::StreamDatum;
+use crate::json::{Json, refuse_coding};
+use crate::openapi::{ReplayDatum, StreamDatum};
+use crate::query::{Query, known_event};
 use crate::request_id::RequestId;
-use crate::sse::exec_events;
+use crate::sse::{self, Event, Run, Told, Until};
 
-/// Bytes of an answer sent at once.
-const PIECE_BYTES: usize = 64 * 1024;
-
-/// Runs a command in the session's shell and answers when it has ended.
+/// Runs a command in the session's shell and answers when it has ended, or with `detach` at once.
 #[utoipa::path(post, path = "/v1/sessions/{id}/exec", tag = "exec", operation_id = "exec", params(("id" = String, Path)),
     request_body = ExecRequest,
     responses(
         (status = 200, description = "Done", body = ExecAnswer),
+        (status = 202, description = "It waits its turn or runs (`detach`)", body = ExecStarted),
         (status = "default", description = "An error", body = ErrorBody),
     ))]
 pub(crate) async fn exec(
     State(app): State<App>,
     SessionPath(id): SessionPath,
-    body: Json<ExecRequest, BODY_BYTES_MAX_EXEC>,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    // Dropped with this future when the client goes away; that cancels the command.
-    let handle = app.engine.exec(&id, body.value).await?;
-    drop(body.share);
+    refuse_coding(&headers)?;
+    let (request, share) = content::exec(body, &app.budget).await?;
+    let detached = request.detach == Some(true);
+    // Dropped with this future when the client goes away; that cancels the command, unless it is kept.
+    let handle = app.engine.exec(&id, request).await?;
+    drop(share);
+    if detached {
+        let exec_id = handle.id().clone();
+        handle.detach();
+        return Ok(Answer(StatusCode::ACCEPTED, ExecStarted { exec_id }).into_response());
+    }
     let answer = handle.finish().await?;
-    // The text and its JSON live side by side until the text is dropped.
-    let share = app.budget.take_patiently(2 * answer.output.bytes() as u64).await;
-    let json =
-        serde_json::to_vec(&answer).map_err(|error| ApiError::internal(error.to_string()))?;
-    drop(answer);
-    let json = Bytes::from(json);
-    let length = HeaderValue::from(json.len());
-    let mut at = 0;
-    let pieces = std::iter::from_fn(move || {
-        let piece = json.slice(at..(at + PIECE_BYTES).min(json.len()));
-        at += piece.len();
-        (!piece.is_empty()).then_some(piece)
-    });
-    let mut response = Response::new(Held::body(pieces, share));
-    response.headers_mut().extend([JSON, (CONTENT_LENGTH, length)]);
-    Ok(response)
+    let share = app.budget.take_patiently(answer.output.bytes() as u64).await;
+    long(&answer.end, output_fields(answer.output), share)
 }
 
 /// Runs a command and streams what it writes, as server-sent events: `chunk` any number of times, then
@@ -66,9 +64,142 @@ pub(crate) async fn exec(
 pub(crate) async fn stream(
     State(app): State<App>,
     SessionPath(id): SessionPath,
-    Extension(request): Extension<RequestId>,
-    body: Json<ExecRequest, BODY_BYTES_MAX_EXEC>,
+    Extension(request_id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let handle = app.engine.exec(&id, body.value).await?;
-    Ok(exec_events(handle, request))
+    refuse_coding(&headers)?;
+    let (request, share) = content::exec(body, &app.budget).await?;
+    if request.detach == Some(true) {
+        let text = "`detach` has no stream; follow its `events`, or leave it out";
+        return Err(ApiError::invalid(text));
+    }
+    let handle = app.engine.exec(&id, request).await?;
+    drop(share);
+    Ok(sse::stream(Told::new(Live(handle), Until::End, request_id)))
+}
+
+/// The commands of a session that are kept, oldest first, without their output.
+#[utoipa::path(get, path = "/v1/sessions/{id}/execs", tag = "exec", operation_id = "list_execs", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Done", body = Execs),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+) -> Result<Answer<Execs>, ApiError> {
+    Ok(ok(Execs { execs: app.engine.execs(&id).await? }))
+}
+
+/// One command, with its output once it is over.
+#[utoipa::path(get, path = "/v1/sessions/{id}/execs/{exec_id}", tag = "exec", operation_id = "get_exec",
+    params(("id" = String, Path), ("exec_id" = String, Path)),
+    responses(
+        (status = 200, description = "Done", body = ExecStatus),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn get(
+    State(app): State<App>,
+    ExecPath(id, exec): ExecPath,
+) -> Result<Response, ApiError> {
+    let mut status = app.engine.exec_status(&id, &exec).await?;
+    let output = std::mem::take(&mut status.output);
+    let share = app.budget.take_patiently(output.bytes() as u64).await;
+    long(&status, output_fields(output), share)
+}
+
+/// Takes a command out of the queue, or ends it with all that it started. One that is over stays as it is.
+#[utoipa::path(delete, path = "/v1/sessions/{id}/execs/{exec_id}", tag = "exec", operation_id = "cancel_exec",
+    params(("id" = String, Path), ("exec_id" = String, Path)),
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    ExecPath(id, exec): ExecPath,
+) -> Result<Answer<Done>, ApiError> {
+    app.engine.cancel_exec(&id, &exec).await?;
+    Ok(ok(Done::TRUE))
+}
+
+/// The events of a command from any of them on, the same each time: `chunk` and `gap`, `done` or `error`,
+/// then output of children that went on.
+#[utoipa::path(get, path = "/v1/sessions/{id}/execs/{exec_id}/events", tag = "exec", operation_id = "exec_events",
+    params(
+        ("id" = String, Path),
+        ("exec_id" = String, Path),
+        ("after" = Option<u64>, Query, description = "the last event that is known already"),
+        ("follow" = Option<bool>, Query, description = "wait for what is still to come"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "as `after`, and before it"),
+    ),
+    responses(
+        (status = 200, description = "Done", content_type = "text/event-stream", body = ReplayDatum),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn events(
+    State(app): State<App>,
+    ExecPath(id, exec): ExecPath,
+    Extension(request_id): Extension<RequestId>,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let from = events_from(&query, &headers)?;
+    let events = app.engine.exec_events(&id, &exec, from).await?;
+    let until = Until::Whenever { draining: app.draining.clone() };
+    Ok(sse::stream(Told::new(Replay(events), until, request_id).behind(from.after)))
+}
+
+/// Puts another shell in the place of the one that is there. Waits its turn as a command does.
+#[utoipa::path(post, path = "/v1/sessions/{id}/shell/restart", tag = "exec", operation_id = "restart_shell",
+    params(("id" = String, Path)), request_body = RestartShell,
+    responses(
+        (status = 200, description = "Done", body = ShellRestarted),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn restart_shell(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    body: Json<RestartShell, BODY_BYTES_MAX>,
+) -> Result<Answer<ShellRestarted>, ApiError> {
+    Ok(ok(app.engine.restart_shell(&id, body.value).await?))
+}
+
+/// Where a request wants events to begin, and whether it waits for more.
+pub(super) fn events_from(query: &Query, headers: &HeaderMap) -> Result<EventsFrom, ApiError> {
+    let follow = if query.flag("follow")? { Follow::Yes } else { Follow::No };
+    Ok(EventsFrom { after: known_event(query, headers)?, follow })
+}
+
+/// A command that the request itself began or joined.
+struct Live(ExecHandle);
+
+impl Run for Live {
+    async fn next(&mut self) -> Option<Event> {
+        Some(match self.0.next().await? {
+            ExecEvent::Done { seq, end } => sse::last(seq, "done", &end),
+            other @ (ExecEvent::Chunk(_) | ExecEvent::Gap(_) | ExecEvent::Failed { .. }) => {
+                event(other)
+            }
+        })
+    }
+}
+
+/// What is kept of a command.
+struct Replay(ExecEvents);
+
+impl Run for Replay {
+    async fn next(&mut self) -> Option<Event> {
+        self.0.next().await.map(event)
+    }
+}
+
+fn event(event: ExecEvent) -> Event {
+    match event {
+        ExecEvent::Chunk(chunk) => sse::some(chunk.seq, "chunk", &chunk),
+        ExecEvent::Gap(gap) => sse::some(gap.seq, "gap", &gap),
+        ExecEvent::Done { seq, end } => sse::some(seq, "done", &end),
+        ExecEvent::Failed { seq, error } => Event::Failed { id: seq, error: error.into() },
+    }
 }

@@ -13,16 +13,15 @@ use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::files::{FileContent, Uploaded, WriteFile};
 use sandkasten_types::limits::{
-    BODY_BYTES_MAX_FILE, PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX,
-    UPLOAD_OVERHEAD_BYTES_MAX,
+    PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX, UPLOAD_OVERHEAD_BYTES_MAX,
 };
 use sandkasten_types::session::Ok as Done;
 
 use crate::app::held::Held;
 use crate::app::{Answer, App, SessionPath, ok};
-use crate::body::{Reader, check_length};
+use crate::body::Reader;
 use crate::budget::Share;
-use crate::content::WriteBody;
+use crate::content;
 use crate::edge::JSON;
 use crate::error::ApiError;
 use crate::json::refuse_coding;
@@ -97,22 +96,7 @@ pub(super) async fn write_file(
     user: FileUser,
     body: Body,
 ) -> Result<Answer<Done>, ApiError> {
-    let mut reader = Reader::new(body);
-    let limit = BODY_BYTES_MAX_FILE as u64;
-    check_length(reader.length(), limit)?;
-    // Content is decoded as it arrives and is never larger than the body.
-    let mut share = app.budget.try_take(reader.length().unwrap_or(0))?;
-    let mut parser = WriteBody::new();
-    let mut received = 0;
-    while let Some(bytes) = reader.next().await? {
-        received += bytes.len() as u64;
-        if received > limit {
-            return Err(ApiError::too_large("the body", None, limit));
-        }
-        share.grow_to(received)?;
-        parser.push(&bytes)?;
-    }
-    let (request, content) = parser.finish()?;
+    let (request, content, _share) = content::write_file(body, &app.budget).await?;
     let mut file = app.engine.create_file(place, create_file(request, user)?).await?;
     for segment in content {
         file.write(segment).await?;

@@ -1,8 +1,10 @@
 //! The routes: one file a noun. The router and the OpenAPI document come from one list.
 
+mod attach;
 mod daemon;
 mod exec;
 mod files;
+mod processes;
 mod sessions;
 mod workspaces;
 
@@ -18,14 +20,14 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::edge::note_route;
 use crate::error::ApiError;
-use crate::openapi::Document;
+use crate::openapi::{Document, loosen_optional_parts};
 
 pub(crate) fn router() -> Router<App> {
     router_and_document().0
 }
 
 pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+    let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(daemon::healthz))
         .routes(routes!(daemon::readyz))
         .routes(routes!(daemon::metrics))
@@ -35,6 +37,17 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(sessions::stats))
         .routes(routes!(exec::exec))
         .routes(routes!(exec::stream))
+        .routes(routes!(exec::list))
+        .routes(routes!(exec::get, exec::cancel))
+        .routes(routes!(exec::events))
+        .routes(routes!(exec::restart_shell))
+        .routes(routes!(processes::start, processes::list))
+        .routes(routes!(processes::get, processes::kill))
+        .routes(routes!(processes::stdin))
+        .routes(routes!(processes::signal))
+        .routes(routes!(processes::resize))
+        .routes(routes!(processes::events))
+        .routes(routes!(attach::attach))
         .routes(routes!(files::write))
         .routes(routes!(files::read))
         .routes(routes!(files::upload))
@@ -45,6 +58,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(workspaces::read))
         .routes(routes!(workspaces::upload))
         .split_for_parts();
+    loosen_optional_parts(&mut document);
     (with_fallbacks(router), document)
 }
 
