@@ -28,6 +28,8 @@ use crate::world::World;
 
 /// How long output is awaited that a child still holds.
 const QUIET: Duration = Duration::from_millis(20);
+/// How long a restart waits for the state of a shell that is asked for it.
+const DUMP_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at a shell that is silent for long.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
@@ -255,10 +257,24 @@ impl Running {
         std::mem::replace(&mut self.phase, phase)
     }
 
+    /// Whether this is done even if the shell has not written its state by then.
+    pub(crate) fn gives_up_dump(&self, now: Moment) -> bool {
+        self.dump_by().is_some_and(|by| by <= now)
+    }
+
+    /// A new shell is asked for where the old one does not go on.
+    fn dump_by(&self) -> Option<Moment> {
+        match (&self.phase, &self.work) {
+            (Phase::Waiting, Work::Restart(State::Fresh)) => Some(self.started),
+            (Phase::Waiting, Work::Restart(State::Kept)) => Some(self.started.after(DUMP_PATIENCE)),
+            _ => None,
+        }
+    }
+
     /// When something is due. A command that waits for credit has no time of its own.
     pub(crate) fn next_moment(&self, runs: &Runs) -> Option<Moment> {
         match &self.phase {
-            Phase::Waiting => Some(self.timeout),
+            Phase::Waiting => self.dump_by().into_iter().chain([self.timeout]).min(),
             Phase::Line { look, .. } => Some(self.timeout.min(*look)),
             Phase::Killing(killer) => killer.next_moment(),
             Phase::Ending { until, .. } if !runs.owes(self.run.id) => Some(*until),

@@ -29,6 +29,8 @@ pub(crate) struct Source {
     pub(crate) id: u32,
     pub(crate) stream: Stream,
     read: OwnedFd,
+    /// A byte that was read to see whether there is one.
+    ahead: Option<u8>,
     is_watched: bool,
     is_over: bool,
     /// Bytes that were there when the command ended, and so are its own.
@@ -119,7 +121,7 @@ impl Source {
     /// `read` is non-blocking.
     pub(crate) fn new(poller: &mut Poller, stream: Stream, read: OwnedFd) -> Self {
         let id = poller.fresh_id();
-        Self { id, stream, read, is_watched: false, is_over: false, owed: 0 }
+        Self { id, stream, read, ahead: None, is_watched: false, is_over: false, owed: 0 }
     }
 
     /// Asks the poller to tell of output, or not to. Without that even the end of a FIFO would wake
@@ -136,39 +138,55 @@ impl Source {
 
     /// Reads once. Nothing: there is nothing, or the source is over.
     pub(crate) fn read<'a>(&mut self, poller: &Poller, buffer: &'a mut [u8]) -> &'a [u8] {
-        match rustix::io::read(&self.read, &mut *buffer) {
+        let mut length = 0;
+        if let (Some(first), Some(byte)) = (buffer.first_mut(), self.ahead) {
+            *first = byte;
+            self.ahead = None;
+            length = 1;
+        }
+        match rustix::io::read(&self.read, buffer.get_mut(length..).unwrap_or_default()) {
             Ok(0) => self.end(poller),
-            Ok(length) => {
-                self.owed = self.owed.saturating_sub(length as u64);
-                return buffer.get(..length).unwrap_or_default();
-            }
+            Ok(more) => length += more,
             Err(Errno::AGAIN | Errno::INTR) => {}
             // A PTY says EIO when its last slave is closed.
             Err(_) => self.end(poller),
         }
-        &[]
+        self.owed = self.owed.saturating_sub(length as u64);
+        buffer.get(..length).unwrap_or_default()
     }
 
     /// Whether the shell has opened the other end at all: a redirection that fails keeps the command
     /// from being run, and the shell goes on. A FIFO without a writer reads as ended, but hangs up
     /// only when it has had one.
-    pub(crate) fn was_opened(&self) -> bool {
-        let has_something = || {
-            let mut polled = [PollFd::new(&self.read, PollFlags::IN)];
+    pub(crate) fn was_opened(&mut self) -> bool {
+        if self.is_over || self.ahead.is_some() || self.stream == Stream::Pty {
+            return true;
+        }
+        let has_something = |read: &OwnedFd| {
+            let mut polled = [PollFd::new(read, PollFlags::IN)];
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             rustix::event::poll(&mut polled, Some(&at_once)) != Ok(0)
         };
-        self.is_over
-            || self.stream == Stream::Pty
-            || has_something()
-            || rustix::io::read(&self.read, &mut [0]) == Err(Errno::AGAIN)
+        if has_something(&self.read) {
+            return true;
+        }
+        let mut byte = [0];
+        match rustix::io::read(&self.read, &mut byte) {
             // A shell that had it open a moment ago has closed it since.
-            || has_something()
+            Ok(0) => has_something(&self.read),
+            Ok(_) => {
+                let [byte] = byte;
+                self.ahead = Some(byte);
+                true
+            }
+            Err(error) => error == Errno::AGAIN,
+        }
     }
 
     /// The command is over: what is there now has still to be read.
     pub(crate) fn note_owed(&mut self) {
-        self.owed = rustix::io::ioctl_fionread(&self.read).unwrap_or(0);
+        let ahead = u64::from(self.ahead.is_some());
+        self.owed = rustix::io::ioctl_fionread(&self.read).unwrap_or(0) + ahead;
     }
 
     pub(crate) fn owes(&self) -> bool {

@@ -139,8 +139,16 @@ impl Runs {
     }
 
     /// See [`Source::was_opened`]; of all sources of a run.
-    pub(crate) fn were_opened(&self, id: u64) -> bool {
-        self.of(id).all(Source::was_opened)
+    pub(crate) fn were_opened(&mut self, id: u64) -> bool {
+        self.sources_of(id).into_iter().all(|source| self.was_opened(source))
+    }
+
+    fn was_opened(&mut self, source: u32) -> bool {
+        self.sources.get_mut(source).is_none_or(|owned| owned.source.was_opened())
+    }
+
+    fn sources_of(&self, id: u64) -> Vec<u32> {
+        self.all.get(&id).map(|entry| entry.sources.clone()).unwrap_or_default()
     }
 
     /// What was run is over: what is in its pipes now is still its own.
@@ -166,6 +174,12 @@ impl Runs {
     /// Tells how a run ended, and keeps that. The numbers of output in `end` are filled in here. What
     /// still comes from its sources goes to its log alone.
     pub(crate) fn end(&mut self, world: &mut World, id: u64, mut end: End) {
+        for source in self.sources_of(id) {
+            // Nobody ever will.
+            if !self.was_opened(source) {
+                self.on_source_gone(world, id, source);
+            }
+        }
         let Some(entry) = self.all.get_mut(&id) else { return };
         end.seq = entry.log.end();
         end.output_bytes = entry.log.output_bytes();
@@ -176,7 +190,7 @@ impl Runs {
             entry.log.close();
         }
         world.link.queue(&FromInit::End { run: id, end }, None);
-        for source in entry.sources.clone() {
+        for source in self.sources_of(id) {
             if let Some(gone) = self.sources.note_late(&world.poller, source) {
                 self.on_source_gone(world, gone.run, gone.source.id);
             }

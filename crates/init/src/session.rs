@@ -516,7 +516,11 @@ impl Session {
                 return;
             };
             match &running.phase {
-                Phase::Waiting if self.dumping.is_some() => return,
+                Phase::Waiting
+                    if self.dumping.is_some() && !running.gives_up_dump(Moment::now()) =>
+                {
+                    return;
+                }
                 Phase::Waiting if matches!(running.work, Work::Restart(_)) => self.restart_shell(),
                 Phase::Waiting => match &self.shell {
                     Some(shell) if shell.is_ready() => self.say_next_line(),

@@ -36,18 +36,25 @@ pub(crate) struct Exec {
     pub(crate) output: OutputMode,
     pub(crate) cwd: Option<Vec<u8>>,
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) reader: Reader,
+    pub(crate) spool: Spool,
+    pub(crate) note: Vec<u8>,
+    pub(crate) stdin: Stdin,
 }
 
 impl Exec {
     pub(crate) fn new(cmd: &str) -> Self {
         let (cmd, timeout_ms) = (cmd.into(), 30_000);
-        Self { cmd, timeout_ms, output: OutputMode::Merged, cwd: None, env: Vec::new() }
+        let (env, note, stdin) = (Vec::new(), Vec::new(), Stdin::Empty);
+        let spool = Spool::Together { bytes: SPOOL_BYTES };
+        let (output, reader) = (OutputMode::Merged, Reader::Paced);
+        Self { cmd, timeout_ms, output, cwd: None, env, reader, spool, note, stdin }
     }
 
     pub(crate) fn begin(self, id: u64) -> ToInit {
-        let Self { cmd, timeout_ms, output, cwd, env } = self;
-        let (timeout_ms, reader) = (Some(timeout_ms), Reader::Paced);
-        let run = Run { timeout_ms, cwd, env, reader, ..Run::new(id) };
+        let Self { cmd, timeout_ms, output, cwd, env, reader, spool, note, stdin } = self;
+        let timeout_ms = Some(timeout_ms);
+        let run = Run { id, note, timeout_ms, cwd, env, stdin, reader, spool };
         ToInit::Begin { run, task: Task::Command { cmd, output, user: FileUser::Session } }
     }
 }
@@ -69,6 +76,13 @@ pub(crate) enum Kind {
     Bash,
     Dash,
     Busybox,
+}
+
+/// What a new shell has of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    State,
+    Nothing,
 }
 
 /// A session's init and a connection to it.
@@ -150,8 +164,10 @@ impl Sandbox {
         std::os::unix::fs::chown(&spool, Some(id::INIT), Some(id::INIT)).unwrap();
         let spool = std::fs::File::open(spool).unwrap();
         let config = config(shell, uid);
-        let descriptors = [listener.as_fd(), config.as_fd(), spool.as_fd()];
-        for descriptor in descriptors {
+        // Numbers that enter.sh puts nothing else to.
+        let descriptors = [listener.as_fd(), config.as_fd(), spool.as_fd()]
+            .map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, 20).unwrap());
+        for descriptor in &descriptors {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
         }
         let mut unshare = Command::new("unshare")
@@ -165,13 +181,13 @@ impl Sandbox {
                 Image::Bare => "bare",
             })
             .arg(env!("CARGO_BIN_EXE_sandkasten-init"))
-            .args(descriptors.map(|d| d.as_raw_fd().to_string()))
+            .args(descriptors.each_ref().map(|d| d.as_raw_fd().to_string()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        drop(listener);
+        drop((listener, descriptors));
         let Some((link, hello, known)) = Client::attach(&dir) else {
             let log = std::fs::read_to_string(dir.join("root.log")).unwrap_or_default();
             let status = unshare.wait();
@@ -201,6 +217,11 @@ impl Sandbox {
         &self.dir
     }
 
+    /// A file of the workspace, as the host sees it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/root/workspace/{name}", self.init.as_raw_pid()).into()
+    }
+
     pub(crate) fn run(&mut self, cmd: &str) -> Answer {
         self.run_with(cmd, |_| {})
     }
@@ -212,6 +233,15 @@ impl Sandbox {
     pub(crate) fn run_with(&mut self, cmd: &str, change: impl FnOnce(&mut Exec)) -> Answer {
         let id = self.begin(cmd, change);
         self.finish(id)
+    }
+
+    /// Asks for a new shell and does not wait.
+    pub(crate) fn restart(&mut self, keep: Keep) -> u64 {
+        let id = self.next_run;
+        self.next_run += 1;
+        let keep_state = keep == Keep::State;
+        self.link.send(&ToInit::Begin { run: Run::new(id), task: Task::Restart { keep_state } });
+        id
     }
 
     /// Sends a command and does not wait.
@@ -253,6 +283,51 @@ impl Sandbox {
         }
     }
 
+    /// The next frame, where there must be one.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> FromInit {
+        self.link.next().expect("init closed the connection")
+    }
+
+    /// Asks for what is kept of a run. Frames of other kinds must not come before the answer.
+    #[track_caller]
+    pub(crate) fn part(&mut self, run: u64, after: u64, wait: Wait) -> Option<Part> {
+        let tag = self.ask(run, after, wait);
+        self.answer_to(tag)
+    }
+
+    pub(crate) fn ask(&mut self, run: u64, after: u64, wait: Wait) -> u32 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.link.send(&ToInit::Replay(Replay { tag, run, after, stream: None, wait }));
+        tag
+    }
+
+    #[track_caller]
+    pub(crate) fn answer_to(&mut self, tag: u32) -> Option<Part> {
+        match self.next() {
+            FromInit::Replayed { tag: answered, part } => {
+                assert_eq!(answered, tag);
+                part
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that is kept of a run behind an event, and what stands behind it.
+    #[track_caller]
+    pub(crate) fn replay(&mut self, run: u64, mut after: u64) -> (Vec<Item>, Then) {
+        let mut items = Vec::new();
+        loop {
+            let part = self.part(run, after, Wait::No).expect("the run is kept");
+            after = part.items.last().map_or(after, event);
+            items.extend(part.items);
+            if part.then != Then::More {
+                return (items, part.then);
+            }
+        }
+    }
+
     /// `echo alive` works.
     #[track_caller]
     pub(crate) fn is_alive(&mut self) {
@@ -280,6 +355,24 @@ impl Drop for Sandbox {
         drop(self.unshare.wait());
         drop(std::fs::remove_dir_all(&self.dir));
     }
+}
+
+/// The number of an item as an event.
+pub(crate) fn event(item: &Item) -> u64 {
+    match item {
+        Item::Record(record) => record.seq,
+        Item::Gap { to_seq, .. } => *to_seq,
+        Item::End { seq } => *seq,
+    }
+}
+
+/// The output in some items, as text.
+pub(crate) fn text_of(items: &[Item]) -> String {
+    let data = items.iter().map(|item| match item {
+        Item::Record(record) => record.data.as_slice(),
+        Item::Gap { .. } | Item::End { .. } => b"",
+    });
+    String::from_utf8(data.collect::<Vec<_>>().concat()).unwrap()
 }
 
 /// All bytes of some output.
