@@ -1,15 +1,18 @@
 //! Processes: programs beside the shell.
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
-use sandkasten_engine::{Kept, Last, ProcessEvent, ProcessEvents, ProcessResult};
+use sandkasten_engine::{Last, ProcessEvent, ProcessEvents, ProcessResult};
 use sandkasten_types::Base64;
 use sandkasten_types::ProcessId;
 use sandkasten_types::error::ErrorBody;
+use sandkasten_types::exec::Stream;
 use sandkasten_types::limits::BODY_BYTES_MAX;
 use sandkasten_types::process::{
     ProcessAnswer, ProcessEnd, ProcessOutput, ProcessStarted, ProcessStatus, Processes,
@@ -17,6 +20,7 @@ use sandkasten_types::process::{
 };
 use sandkasten_types::session::Ok as Done;
 use serde::Serialize;
+use tokio::sync::Mutex;
 
 use super::exec::events_from;
 use crate::answer::{Pull, pulled};
@@ -57,10 +61,16 @@ pub(crate) async fn start(
         let started = handle.started().clone();
         return Ok(Answer(StatusCode::CREATED, started).into_response());
     }
-    let ProcessResult { process_id, end, stdout, stderr } = handle.wait().await?;
+    let result = handle.wait().await?;
     let share = app.budget.take_patiently(PULL_BYTES).await;
-    let streams = vec![("stdout_base64", stdout), ("stderr_base64", stderr)];
-    pulled(&Ended { process_id, end }, streams, share)
+    let ended = Ended { process_id: result.process_id.clone(), end: result.end.clone() };
+    // What holds the session is in the result, so both streams hold it whole.
+    let result = Arc::new(Mutex::new(result));
+    let streams = vec![
+        ("stdout_base64", Output { stream: Stream::Stdout, result: Arc::clone(&result) }),
+        ("stderr_base64", Output { stream: Stream::Stderr, result }),
+    ];
+    pulled(&ended, streams, share)
 }
 
 /// A [`ProcessAnswer`] without its output.
@@ -71,9 +81,20 @@ struct Ended {
     end: ProcessEnd,
 }
 
-impl Pull for Kept {
+/// One stream of a result.
+struct Output {
+    stream: Stream,
+    result: Arc<Mutex<ProcessResult>>,
+}
+
+impl Pull for Output {
     async fn pull(&mut self) -> Result<Option<Bytes>, ApiError> {
-        Ok(self.next().await?)
+        let mut result = self.result.lock().await;
+        let kept = match self.stream {
+            Stream::Stderr => &mut result.stderr,
+            Stream::Output | Stream::Stdout | Stream::Pty => &mut result.stdout,
+        };
+        Ok(kept.next().await?)
     }
 }
 
