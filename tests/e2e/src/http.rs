@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::openapi::Document;
-use crate::sse::Events;
+use crate::sse::{Events, Rule};
+use crate::websocket::{KEY, KEY_ANSWER, WebSocket};
 
 /// Longer than any answer may take that a test waits for without saying how long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -181,6 +182,35 @@ impl Request<'_> {
     }
 }
 
+impl Request<'_> {
+    /// Asks for a WebSocket.
+    ///
+    /// # Errors
+    /// The answer, where it is another.
+    ///
+    /// # Panics
+    /// Where no answer comes, or one that no server of WebSockets gives.
+    pub fn upgrade(self) -> Result<WebSocket, Answer> {
+        let request = self
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Version", "13")
+            .header("Sec-WebSocket-Key", KEY);
+        let document = request.client.document.clone();
+        let target = request.target.clone();
+        let Stream { connection, head, start, document: of_stream } = request.stream();
+        if head.status == 101 {
+            assert_eq!(head.header("Sec-WebSocket-Accept"), Some(KEY_ANSWER));
+            return Ok(WebSocket::new(connection, document));
+        }
+        let answer = Stream { connection, head, start, document: of_stream }.answer();
+        if let Some(document) = document {
+            document.check("GET", &target, &answer);
+        }
+        Err(answer)
+    }
+}
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Connection {
@@ -299,7 +329,7 @@ impl Connection {
                 let (name, value) = line.split_once(':').ok_or_else(|| broken("bad header"))?;
                 headers.push((name.to_owned(), value.trim().to_owned()));
             }
-            if status >= 200 {
+            if status >= 200 || status == 101 {
                 return Ok(Head { status, headers });
             }
         }
@@ -326,6 +356,19 @@ impl Connection {
             return Err(broken("a chunk without its end"));
         }
         Ok((size > 0).then_some(data))
+    }
+
+    /// So many bytes, `None` where it ends before the first of them.
+    ///
+    /// # Errors
+    /// Where it ends later.
+    pub(crate) fn read_bytes(&mut self, count: usize) -> io::Result<Option<Vec<u8>>> {
+        if count > 0 && self.reader.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; count];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
     /// Whether the daemon has closed the connection; waits for at most the patience of reads.
@@ -473,7 +516,21 @@ impl Stream {
             let answer = self.answer();
             panic!("not an event stream: {answer}");
         }
-        Events::new(self)
+        Events::new(self, Rule::Live)
+    }
+
+    /// The events of a replay.
+    ///
+    /// # Panics
+    /// Where it is not an event stream.
+    #[must_use]
+    pub fn replay(self) -> Events {
+        let kind = self.head.header("Content-Type").unwrap_or_default().to_owned();
+        if self.head.status != 200 || !kind.starts_with("text/event-stream") {
+            let answer = self.answer();
+            panic!("not an event stream: {answer}");
+        }
+        Events::new(self, Rule::Replay)
     }
 
     /// The answer as a whole, for a stream that was refused.

@@ -18,6 +18,7 @@ pub mod session;
 pub mod skip;
 pub mod sse;
 pub mod wait;
+pub mod websocket;
 
 pub use lab::{Binary, Lab};
 pub use session::Session;

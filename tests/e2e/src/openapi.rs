@@ -54,7 +54,7 @@ impl Document {
         }
     }
 
-    /// Judges the data of an event of an exec stream.
+    /// Judges the data of an event of an exec or a process.
     ///
     /// # Panics
     /// Where the document does not have such an event.
@@ -63,10 +63,24 @@ impl Document {
         let schema = match name {
             "chunk" => "Chunk",
             "done" => "ExecEnd",
+            "output" => "ProcessOutput",
+            "exit" => "ProcessEnd",
+            "gap" => "Gap",
             _ => "StreamError",
         };
         if let Err(fault) = self.validate(&reference(schema), data, name) {
             panic!("event against openapi.json: {fault}: {data}");
+        }
+    }
+
+    /// Judges a text of a WebSocket on a process.
+    ///
+    /// # Panics
+    /// Where the document does not have such a text.
+    #[track_caller]
+    pub fn check_report(&self, text: &Value) {
+        if let Err(fault) = self.validate(&reference("AttachReport"), text, "text") {
+            panic!("text against openapi.json: {fault}: {text}");
         }
     }
 

@@ -1,8 +1,9 @@
-//! A strict reader of the exec stream.
+//! A strict reader of event streams.
 //!
 //! Invariant: what the contract forbids is a panic at the place where it stands; nothing is
-//! repaired. Each event lies in one HTTP chunk of at most 8 KiB, all bytes are ASCII, ids rise,
-//! exactly one `done` or `error` comes, and it is last.
+//! repaired. Each event lies in one HTTP chunk of at most 8 KiB, all bytes are ASCII, ids rise. A live
+//! stream has exactly one `done` or `error`, and it is last; a replay may end anywhere, and has output
+//! of children behind `done` or `exit`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,19 @@ pub struct Event {
     pub name: String,
     pub id: u64,
     pub data: Value,
+    /// As it was sent.
+    pub text: String,
     /// Since the request was sent.
     pub at: Duration,
+}
+
+/// What a stream may look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// `…/exec/stream`.
+    Live,
+    /// `…/events`.
+    Replay,
 }
 
 /// The events of one stream, in order.
@@ -31,17 +43,29 @@ pub struct Events {
     stream: Stream,
     document: Option<Arc<Document>>,
     ready: std::collections::VecDeque<Event>,
+    rule: Rule,
     last_id: u64,
     over: bool,
+    ends: usize,
     /// When comment lines came.
     pub comments: Vec<Duration>,
 }
 
 impl Events {
-    pub(crate) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream, rule: Rule) -> Self {
         let document = stream.document();
         let ready = std::collections::VecDeque::new();
-        Self { stream, document, ready, last_id: 0, over: false, comments: Vec::new() }
+        let comments = Vec::new();
+        Self { stream, document, ready, rule, last_id: 0, over: false, ends: 0, comments }
+    }
+
+    /// Reads a replay to the end of its body, wherever that is.
+    ///
+    /// # Panics
+    /// Where it breaks a rule.
+    #[must_use]
+    pub fn all(mut self) -> Vec<Event> {
+        self.by_ref().collect()
     }
 
     /// Reads to the end of the body.
@@ -85,14 +109,25 @@ impl Events {
         let (name, id) = (field("event: "), field("id: "));
         let id: u64 = id.parse().unwrap_or_else(|_| panic!("id {id:?}"));
         let data: Value = serde_json::from_str(&field("data: ")).expect("data is JSON");
-        assert!(id > self.last_id, "id {id} after {}", self.last_id);
+        // A stream that the daemon cuts off has no event more.
+        let rises = id > self.last_id || (name == "error" && id == self.last_id);
+        assert!(rises, "id {id} after {}", self.last_id);
         self.last_id = id;
-        self.over = name != "chunk";
-        assert!(matches!(name.as_str(), "chunk" | "done" | "error"), "event {name:?}");
+        let is_end = matches!(name.as_str(), "done" | "exit");
+        self.ends += usize::from(is_end);
+        assert!(self.ends <= 1, "a second end: {name}");
+        self.over = name == "error" || (is_end && self.rule == Rule::Live);
+        let is_known = match self.rule {
+            Rule::Live => matches!(name.as_str(), "chunk" | "done" | "error"),
+            Rule::Replay => {
+                matches!(name.as_str(), "chunk" | "output" | "gap" | "done" | "exit" | "error")
+            }
+        };
+        assert!(is_known, "event {name:?}");
         if let Some(document) = &self.document {
             document.check_event(&name, &data);
         }
-        Event { name, id, data, at }
+        Event { name, id, data, text: block.to_owned(), at }
     }
 }
 
