@@ -3,44 +3,44 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sandkasten_protocol as protocol;
 use sandkasten_types::ExecId;
-use sandkasten_types::exec::{Chunk, ExecAnswer, ExecEnd, ExecOutput, ExecRequest, Gap, Stream};
-use tokio::sync::{mpsc, oneshot};
+use sandkasten_types::exec::{Chunk, ExecAnswer, ExecEnd, ExecRequest, Gap};
+use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::config::Config;
-use crate::output::{Blocking, Cleaning, Streaming, chunks};
-use crate::session::{Command, Handle, Outcome, Pipe, Taken, check_exec};
+use crate::events::Follow;
+use crate::output::{Cleaning, Collected, Shown};
+use crate::reader::{Before, Given, Pull, Reader};
+use crate::session::{
+    Command, Encoding, ExecNote, Feed, Handle, Name, Note, Over, Role, Seat, Seated, Shape, Taken,
+    check_exec,
+};
 
 /// Output that was taken is reported to init in steps of this cost: a small part of its window.
-const CREDIT_STEP: u64 = protocol::WINDOW_COST / 4;
+const CREDIT_STEP: u64 = sandkasten_protocol::WINDOW_COST / 4;
 
-/// A command that is queued or runs. Dropping it before its end cancels the command.
+/// A command that is queued or runs, or has ended before. Dropping it before the end cancels the
+/// command, unless another waits for it or the request said `keep`.
 #[derive(Debug)]
-#[must_use = "dropping it cancels the command"]
+#[must_use = "dropping it may cancel the command"]
 pub struct ExecHandle {
     id: ExecId,
-    cleaning: Cleaning,
-    output_bytes_max: u64,
+    session: Arc<Handle>,
     source: Source,
-    /// Of a stream: the text that was cleaned and not given yet.
-    ready: VecDeque<Chunk>,
-    streaming: Streaming,
-    seq: u64,
-    /// Of the last piece: what is held back to the end belongs to it.
-    last: (Stream, i64),
-    end: Option<Outcome>,
+    seat: Seat,
+    teller: Teller,
+    shape: Shape,
 }
 
-/// One event of a stream. `Done` or `Failed` comes once, last.
+/// One event of a command. `Done` or `Failed` comes once, last; in a replay output of children that
+/// went on may follow.
 #[derive(Debug)]
 pub enum ExecEvent {
     /// Fits an SSE event of 8 KiB once it is escaped.
     Chunk(Chunk),
     /// Output that is not kept any more.
     Gap(Gap),
-    /// `seq` is the number after the last chunk's.
     Done {
         seq: u64,
         end: ExecEnd,
@@ -57,168 +57,236 @@ impl ExecHandle {
         &self.id
     }
 
-    /// The next event of the stream, cleaned; `None` after the last. May be dropped and called again.
+    /// The next event of the stream; `None` after the last. May be dropped and called again.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         loop {
-            if let Some(chunk) = self.ready.pop_front() {
-                return Some(ExecEvent::Chunk(chunk));
+            if let Some(event) = self.teller.ready.pop_front() {
+                return Some(event);
             }
-            if let Some(outcome) = self.end.take() {
-                return Some(self.last_event(outcome));
+            if self.teller.is_over {
+                return None;
             }
-            match self.source.take().await? {
-                Taken::Record(record) => {
-                    let text = self.streaming.push(&record.data);
-                    self.last = (stream(record.stream), record.at_ms);
-                    self.add_chunks(&text);
-                }
-                Taken::End(outcome) => {
-                    let text = self.streaming.finish();
-                    self.add_chunks(&text);
-                    self.end = Some(outcome);
-                }
+            match self.source.next(&self.session, self.seat.run()).await {
+                Some(given) => self.teller.take(given),
+                None => self.teller.is_over = true,
+            }
+            if self.teller.is_over {
+                self.seat.quiet();
             }
         }
     }
 
     /// Leaves the command to itself: it goes on, and its events wait under its id.
     pub fn detach(self) {
-        // This version refuses what asks for it.
+        // A session that is gone needs no word.
+        drop(self.session.commands.send(Command::Keep { run: self.seat.run() }));
     }
 
-    /// Waits for the end and gives the blocking answer, capped head and tail.
+    /// Waits for the end and gives the blocking answer, each field capped head and tail.
     ///
     /// # Errors
     /// [`Error::Ended`] with the output so far where the session ended first.
     pub async fn finish(mut self) -> Result<ExecAnswer, Error> {
-        let mut output = Blocking::new(self.cleaning, self.output_bytes_max);
+        let mut collected = collected(self.shape);
         loop {
-            match self.source.take().await {
-                Some(Taken::Record(record)) => output.push(&record.data),
-                Some(Taken::End(outcome)) => return answer(outcome, output),
-                None => return Err(Error::Internal("an exec was waited for twice".into())),
-            }
+            let error = match self.source.next(&self.session, self.seat.run()).await {
+                Some(Given::Record(record, _)) => {
+                    collected.push(record.stream, &record.data);
+                    continue;
+                }
+                Some(Given::Gap(gap)) => {
+                    collected.gap(gap.bytes);
+                    continue;
+                }
+                Some(Given::End(over)) => {
+                    self.seat.quiet();
+                    return answer(&self.teller.note, &over, collected);
+                }
+                Some(Given::Failed(error)) => error,
+                None => Error::Internal("an exec was waited for twice".into()),
+            };
+            return Err(self.failed(error, collected));
         }
     }
 
-    fn add_chunks(&mut self, text: &str) {
-        let (stream, timestamp) = self.last;
-        for chunk in chunks(text) {
-            self.seq += 1;
-            let (chunk, seq) = (Some(chunk.to_owned()), self.seq);
-            let chunk_base64 = None;
-            self.ready.push_back(Chunk { chunk, chunk_base64, timestamp, stream, seq });
+    /// Adds the output so far to the news that the session ended in mid-command.
+    fn failed(&mut self, error: Error, collected: Collected) -> Error {
+        let Error::Ended(mut ended) = error else { return error };
+        self.seat.quiet();
+        if ended.started {
+            ended.output = Some(collected.finish().0);
         }
-    }
-
-    fn last_event(&mut self, outcome: Outcome) -> ExecEvent {
-        self.seq += 1;
-        let seq = self.seq;
-        match outcome {
-            Outcome::Done(end) => ExecEvent::Done { seq, end },
-            Outcome::Failed(error) => ExecEvent::Failed { seq, error },
-        }
+        Error::Ended(ended)
     }
 }
 
-fn answer(outcome: Outcome, output: Blocking) -> Result<ExecAnswer, Error> {
+/// The blocking answer of a command that has ended.
+pub(crate) fn answer(note: &Note, over: &Over, output: Collected) -> Result<ExecAnswer, Error> {
+    let Some(exec) = note.exec() else { return Err(no_exec()) };
+    let mut end = over.exec(note, exec)?;
     let (output, truncated) = output.finish();
-    let output = ExecOutput { output: Some(output), ..ExecOutput::default() };
-    match outcome {
-        Outcome::Done(mut end) => {
-            end.truncated |= truncated;
-            Ok(ExecAnswer { output, end })
-        }
-        Outcome::Failed(Error::Ended(mut ended)) => {
-            if ended.started {
-                ended.output = Some(output);
-            }
-            Err(Error::Ended(ended))
-        }
-        Outcome::Failed(error) => Err(error),
+    end.truncated = truncated;
+    Ok(ExecAnswer { output, end })
+}
+
+pub(crate) fn collected(shape: Shape) -> Collected {
+    Collected::new(shape.output, cleaning(shape), shape.bytes_max)
+}
+
+fn cleaning(shape: Shape) -> Option<Cleaning> {
+    match (shape.encoding, shape.output) {
+        (Encoding::Base64, _) => None,
+        (Encoding::Text, sandkasten_protocol::OutputMode::Pty) => Some(Cleaning::Utf8Only),
+        (Encoding::Text, _) => Some(Cleaning::Full),
     }
 }
 
-/// Where the output comes from. Dropping it before the end cancels the command.
+fn no_exec() -> Error {
+    Error::Internal("a run that is no exec".into())
+}
+
+/// Turns what a run gives into events.
 #[derive(Debug)]
-struct Source {
-    ticket: u64,
-    pipe: Arc<Pipe>,
-    commands: mpsc::UnboundedSender<Command>,
-    /// Cost of what was taken and not reported yet.
-    taken: u64,
-    ended: bool,
+pub(crate) struct Teller {
+    note: Arc<Note>,
+    shown: Shown,
+    /// Events up to this one are known already.
+    after: u64,
+    /// The last event that was seen.
+    last: u64,
+    pub(crate) ready: VecDeque<ExecEvent>,
+    /// The end was told.
+    pub(crate) is_over: bool,
+}
+
+impl Teller {
+    pub(crate) fn new(note: Arc<Note>, shape: Shape, after: u64) -> Self {
+        let shown = Shown::new(cleaning(shape));
+        Self { note, shown, after, last: 0, ready: VecDeque::new(), is_over: false }
+    }
+
+    pub(crate) fn take(&mut self, given: Given) {
+        match given {
+            Given::Record(record, before) => {
+                self.last = record.seq;
+                let chunk = match before {
+                    Before::Gap => self.shown.record_before_gap(record),
+                    Before::Other => self.shown.record(record),
+                };
+                self.add(chunk.map(ExecEvent::Chunk));
+            }
+            Given::Gap(gap) => {
+                self.last = gap.to_seq;
+                self.shown.gap();
+                self.add([ExecEvent::Gap(gap)]);
+            }
+            Given::End(over) => self.end(&over),
+            Given::Failed(error) => self.fail(error),
+        }
+    }
+
+    fn end(&mut self, over: &Over) {
+        let seq = over.end.seq;
+        self.flush(seq.saturating_sub(1));
+        let end = match self.note.exec() {
+            Some(exec) => over.exec(&self.note, exec),
+            None => Err(no_exec()),
+        };
+        self.add([match end {
+            Ok(end) => ExecEvent::Done { seq, end },
+            Err(error) => ExecEvent::Failed { seq, error },
+        }]);
+        self.last = seq;
+        self.is_over = true;
+    }
+
+    fn fail(&mut self, error: Error) {
+        if !self.is_over {
+            self.flush(self.last + 1);
+        }
+        let last = self.ready.iter().map(seq).max().unwrap_or(0).max(self.last);
+        self.ready.push_back(ExecEvent::Failed { seq: last.saturating_add(1), error });
+        self.is_over = true;
+    }
+
+    fn flush(&mut self, seq: u64) {
+        let rest: Vec<Chunk> = self.shown.finish(seq).collect();
+        self.add(rest.into_iter().map(ExecEvent::Chunk));
+    }
+
+    fn add(&mut self, events: impl IntoIterator<Item = ExecEvent>) {
+        let after = self.after;
+        self.ready.extend(events.into_iter().filter(|event| seq(event) > after));
+    }
+}
+
+fn seq(event: &ExecEvent) -> u64 {
+    match event {
+        ExecEvent::Chunk(chunk) => chunk.seq,
+        ExecEvent::Gap(gap) => gap.seq,
+        ExecEvent::Done { seq, .. } | ExecEvent::Failed { seq, .. } => *seq,
+    }
+}
+
+/// Where the output comes from.
+#[derive(Debug)]
+enum Source {
+    /// As it comes. Who is slow holds the command up.
+    Live {
+        feed: Arc<Feed>,
+        /// Cost of what was taken and not reported yet.
+        taken: u64,
+    },
+    /// From what is kept, up to the end.
+    Kept(Box<Pull>),
 }
 
 impl Source {
-    async fn take(&mut self) -> Option<Taken> {
-        let taken = self.pipe.take().await;
-        match &taken {
-            Some(Taken::Record(record)) => self.report(record.cost()),
-            Some(Taken::End(_)) | None => self.ended = true,
-        }
-        taken
-    }
-
-    /// init may send as many more.
-    fn report(&mut self, cost: u64) {
-        self.taken += cost;
-        if self.taken >= CREDIT_STEP {
-            let (ticket, cost) = (self.ticket, std::mem::take(&mut self.taken));
-            // A session that is gone needs no credit.
-            drop(self.commands.send(Command::Consumed { ticket, cost }));
-        }
-    }
-}
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        if !self.ended {
-            drop(self.commands.send(Command::Cancel { ticket: self.ticket }));
+    async fn next(&mut self, session: &Handle, run: u64) -> Option<Given> {
+        let (feed, taken) = match self {
+            Self::Live { feed, taken } => (feed, taken),
+            Self::Kept(pull) => return pull.next().await,
+        };
+        match feed.take().await? {
+            Taken::Record(record) => {
+                *taken += record.cost();
+                if *taken >= CREDIT_STEP {
+                    let cost = std::mem::take(taken);
+                    // A session that is gone needs no credit.
+                    drop(session.commands.send(Command::Consumed { run, cost }));
+                }
+                Some(Given::Record(record, Before::Other))
+            }
+            Taken::End(Ok(over)) => Some(Given::End(over)),
+            Taken::End(Err(error)) => Some(Given::Failed(error)),
         }
     }
 }
 
-/// Checks a command and queues it in a session.
+/// Checks a command and begins it in a session, or joins the one that has its id.
 pub(crate) async fn begin(
     config: &Config,
-    session: &Handle,
+    session: &Arc<Handle>,
     request: ExecRequest,
 ) -> Result<ExecHandle, Error> {
-    let checked = check_exec(request, config)?;
-    let job = checked.job;
-    let source = Source {
-        ticket: job.ticket,
-        pipe: Arc::clone(&job.pipe),
-        commands: session.commands.clone(),
-        taken: 0,
-        ended: false,
-    };
-    let id = job.id.clone();
-    let (reply, queued) = oneshot::channel();
+    let job = check_exec(request, config)?;
+    let (id, shape, feed) = (job.id.clone(), job.shape, job.feed.clone());
+    let (reply, begun) = oneshot::channel();
     let command = Command::Exec { job: Box::new(job), reply };
-    if session.commands.send(command).is_err() {
-        return Err(session.ended().unwrap_or(Error::Draining));
-    }
-    queued.await.unwrap_or_else(|_| Err(session.ended().unwrap_or(Error::Draining)))?;
-    Ok(ExecHandle {
-        id,
-        cleaning: checked.cleaning,
-        output_bytes_max: checked.output_bytes_max,
-        source,
-        ready: VecDeque::new(),
-        streaming: Streaming::new(checked.cleaning),
-        seq: 0,
-        last: (Stream::Output, 0),
-        end: None,
-    })
+    let Seated { seat, note } = session.ask(command, begun).await??;
+    let source = match feed {
+        Some(feed) if seat.role() == Role::Reader => Source::Live { feed, taken: 0 },
+        _ => {
+            let of = (Name::Exec(id.clone()), seat.run());
+            let reader = Reader::new(Arc::clone(session), of, 0);
+            Source::Kept(Box::new(Pull::new(reader, 0, Follow::Yes)))
+        }
+    };
+    let teller = Teller::new(note, shape, 0);
+    Ok(ExecHandle { id, session: Arc::clone(session), source, seat, teller, shape })
 }
 
-fn stream(stream: protocol::Stream) -> Stream {
-    match stream {
-        protocol::Stream::Output => Stream::Output,
-        protocol::Stream::Stdout => Stream::Stdout,
-        protocol::Stream::Stderr => Stream::Stderr,
-        protocol::Stream::Pty => Stream::Pty,
-    }
+/// What [`ExecNote`] says of how its output is shown.
+pub(crate) fn shape(note: &Note) -> Result<(&ExecNote, Shape), Error> {
+    note.exec().map(|exec| (exec, exec.shape)).ok_or_else(no_exec)
 }

@@ -27,6 +27,7 @@ mod host;
 pub mod image;
 mod output;
 mod process;
+mod reader;
 mod recovery;
 mod session;
 mod uids;
@@ -240,11 +241,13 @@ impl Engine {
         })
     }
 
-    /// Checks a command and queues it. Dropping the handle before its end cancels the command.
+    /// Checks a command and queues it, or joins the one that has its id. Dropping the handle before the
+    /// end cancels the command, unless somebody else waits for it or the request said `keep`.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::TooLarge`], [`Error::SessionNotFound`], [`Error::Ended`],
-    /// [`Error::Overloaded`] where the queue is full.
+    /// [`Error::Overloaded`] where the queue is full, [`Error::IdempotencyMismatch`] where another
+    /// command has its id.
     pub async fn exec(&self, id: &SessionId, request: ExecRequest) -> Result<ExecHandle, Error> {
         self.check_stopping()?;
         let session = self.living(id).await?;

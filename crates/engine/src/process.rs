@@ -1,14 +1,29 @@
 //! Processes as their callers see them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
+use sandkasten_protocol::{self as protocol, Item, ToInit};
 use sandkasten_types::exec::{Gap, Stream};
 use sandkasten_types::process::{
     ProcessEnd, ProcessStarted, ProcessStatus, SignalName, StartProcess, Tty,
 };
-use sandkasten_types::{ProcessId, SessionId};
+use sandkasten_types::{ProcessId, SessionId, Timestamp};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use crate::events::{EventsFrom, not_yet};
+use crate::events::{EventsFrom, cancel, run_status, shown, started_at};
+use crate::output::api_stream;
+use crate::reader::{Given, Pull, Read, Reader};
+use crate::session::{
+    Command, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, check_program, signal,
+    window,
+};
 use crate::{Engine, Error};
+
+/// init says within this that a program runs, on however little CPU the session has.
+const BEGIN_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether more stdin will follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +36,14 @@ pub enum Last {
 /// A process that runs. Dropping it kills the process where the request waits for it and says
 /// `on_disconnect` `kill`.
 #[derive(Debug)]
+#[must_use = "dropping it may kill the process"]
 pub struct ProcessHandle {
     started: ProcessStarted,
+    session: Arc<Handle>,
+    note: Arc<Note>,
+    seat: Seat,
+    /// While somebody waits for it the session lives.
+    hold: Option<Hold>,
 }
 
 impl ProcessHandle {
@@ -35,9 +56,24 @@ impl ProcessHandle {
     ///
     /// # Errors
     /// [`Error::Ended`] where the session ended first.
-    #[expect(clippy::unused_async, reason = "it will wait")]
-    pub async fn wait(self) -> Result<ProcessResult, Error> {
-        not_yet("processes")
+    pub async fn wait(mut self) -> Result<ProcessResult, Error> {
+        let over = self.session.over(self.seat.run()).await;
+        self.seat.quiet();
+        let end = over?.process(&self.note)?;
+        let has_tty = self.note.process().is_some_and(|process| process.has_tty);
+        let process_id = self.started.process_id;
+        let hold = self.hold.map(Arc::new);
+        let kept = |stream| {
+            let of = (Name::Process(process_id.clone()), self.seat.run());
+            let reader = Reader::new(Arc::clone(&self.session), of, 0).of(stream);
+            Kept { reader: Some(reader), _hold: hold.clone() }
+        };
+        let (stdout, stderr) = if has_tty {
+            (kept(protocol::Stream::Pty), Kept { reader: None, _hold: None })
+        } else {
+            (kept(protocol::Stream::Stdout), kept(protocol::Stream::Stderr))
+        };
+        Ok(ProcessResult { process_id, end, stdout, stderr })
     }
 }
 
@@ -51,18 +87,32 @@ pub struct ProcessResult {
     pub stderr: Kept,
 }
 
-/// What is kept of one stream, in pieces.
+/// What is kept of one stream up to the end, in pieces. While it is there the session's lease is held.
 #[derive(Debug)]
-pub struct Kept(());
+pub struct Kept {
+    reader: Option<Reader>,
+    _hold: Option<Arc<Hold>>,
+}
 
 impl Kept {
-    /// The next piece, `None` after the last.
+    /// The next piece, `None` after the last. What is missing in the middle is left out.
     ///
     /// # Errors
     /// Where it is not kept any more, or the session has ended.
-    #[expect(clippy::unused_async, reason = "it will wait")]
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        not_yet("processes")
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        loop {
+            match reader.next().await? {
+                Some(Read { item: Item::Record(record), .. }) => {
+                    return Ok(Some(record.data.into()));
+                }
+                Some(Read { item: Item::Gap { .. }, .. }) => {}
+                Some(Read { item: Item::End { .. }, .. }) | None => {
+                    self.reader = None;
+                    return Ok(None);
+                }
+            }
+        }
     }
 }
 
@@ -95,13 +145,43 @@ pub enum ProcessEvent {
 
 /// The events of a process, one after the other. While it is there the session's lease is held.
 #[derive(Debug)]
-pub struct ProcessEvents(());
+pub struct ProcessEvents {
+    pull: Pull,
+    note: Arc<Note>,
+    last: u64,
+    _hold: Hold,
+}
 
 impl ProcessEvents {
     /// The next event; `None` after the last. May be dropped and called again.
-    #[expect(clippy::unused_async, reason = "it will wait")]
     pub async fn next(&mut self) -> Option<ProcessEvent> {
-        None
+        let event = match self.pull.next().await? {
+            Given::Record(record, _) => {
+                self.last = record.seq;
+                ProcessEvent::Output(Written {
+                    stream: api_stream(record.stream),
+                    seq: record.seq,
+                    timestamp: record.at_ms,
+                    data: record.data.into(),
+                })
+            }
+            Given::Gap(gap) => {
+                self.last = gap.seq;
+                ProcessEvent::Gap(gap)
+            }
+            Given::End(over) => {
+                let seq = over.end.seq;
+                self.last = seq;
+                match over.process(&self.note) {
+                    Ok(end) => ProcessEvent::Exit { seq, end },
+                    Err(error) => ProcessEvent::Failed { seq, error },
+                }
+            }
+            Given::Failed(error) => {
+                ProcessEvent::Failed { seq: self.last.saturating_add(1), error }
+            }
+        };
+        Some(event)
     }
 }
 
@@ -114,11 +194,29 @@ impl Engine {
     pub async fn start_process(
         &self,
         id: &SessionId,
-        _request: StartProcess,
+        request: StartProcess,
     ) -> Result<ProcessHandle, Error> {
         self.check_stopping()?;
-        self.living(id).await?;
-        not_yet("`processes`")
+        let session = self.living(id).await?;
+        let program = check_program(request)?;
+        let process_id = program.id.clone();
+        let hold = program.wait.then(|| Hold::new(&session));
+        let (reply, begun) = oneshot::channel();
+        session.tell(Command::Program { program: Box::new(program), reply })?;
+        let Ok(started) = timeout(BEGIN_WAIT, begun).await else {
+            if let Ok(found) = session.find(Name::Process(process_id)).await {
+                session.tell(Command::Cancel { run: found.run })?;
+            }
+            let text = format!("no answer from the session in {} s", BEGIN_WAIT.as_secs());
+            return Err(Error::Overloaded(text));
+        };
+        let Started { seat, note, begun } = started.map_err(|_gone| session.gone())??;
+        let started = ProcessStarted {
+            process_id,
+            pid: begun.pid.unwrap_or(0),
+            started_at: Timestamp::from_unix_ms(begun.at_ms),
+        };
+        Ok(ProcessHandle { started, session, note, seat, hold })
     }
 
     /// The processes of a session that are kept, oldest first.
@@ -126,8 +224,8 @@ impl Engine {
     /// # Errors
     /// [`Error::SessionNotFound`], [`Error::Ended`].
     pub async fn processes(&self, id: &SessionId) -> Result<Vec<ProcessStatus>, Error> {
-        self.living(id).await?;
-        not_yet("`processes`")
+        let found = self.living(id).await?.list().await?;
+        Ok(found.iter().filter_map(status).collect())
     }
 
     /// One process.
@@ -139,8 +237,8 @@ impl Engine {
         id: &SessionId,
         process: &ProcessId,
     ) -> Result<ProcessStatus, Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let (_, found) = self.program(id, process).await?;
+        status(&found).ok_or_else(|| Error::ProcessNotFound(process.clone()))
     }
 
     /// Gives a process more stdin; answers when there was room for all of it.
@@ -151,11 +249,17 @@ impl Engine {
         &self,
         id: &SessionId,
         process: &ProcessId,
-        _data: Bytes,
-        _last: Last,
+        data: Bytes,
+        last: Last,
     ) -> Result<(), Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let (session, found) = self.program(id, process).await?;
+        session.tell(Command::Renew)?;
+        let end = match last {
+            Last::Yes => StdinEnd::OfFile,
+            Last::No => StdinEnd::NotYet,
+        };
+        let (told, room) = oneshot::channel();
+        session.ask(Command::Stdin { run: found.run, data, end, told }, room).await?
     }
 
     /// Sends a signal to the process itself. One that has ended gets none, and that is no error.
@@ -166,10 +270,13 @@ impl Engine {
         &self,
         id: &SessionId,
         process: &ProcessId,
-        _signal: &SignalName,
+        name: &SignalName,
     ) -> Result<(), Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let signal = signal(name)?;
+        let (session, found) = self.program(id, process).await?;
+        session.tell(Command::Renew)?;
+        let (run, frame) = (found.run, ToInit::Signal { run: found.run, signal });
+        session.tell(Command::Tell { run, frame })
     }
 
     /// Gives the PTY of a process another size.
@@ -180,10 +287,16 @@ impl Engine {
         &self,
         id: &SessionId,
         process: &ProcessId,
-        _window: Tty,
+        size: Tty,
     ) -> Result<(), Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let window = window(size, "window")?;
+        let (session, found) = self.program(id, process).await?;
+        if !found.note.process().is_some_and(|process| process.has_tty) {
+            return Err(Error::Conflict(format!("process {process} has no PTY")));
+        }
+        session.tell(Command::Renew)?;
+        let (run, frame) = (found.run, ToInit::Resize { run: found.run, window });
+        session.tell(Command::Tell { run, frame })
     }
 
     /// Kills a process with all that it started. Answers when it has ended, or after 5 s.
@@ -191,8 +304,9 @@ impl Engine {
     /// # Errors
     /// [`Error::ProcessNotFound`], and those of the session.
     pub async fn kill_process(&self, id: &SessionId, process: &ProcessId) -> Result<(), Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let (session, found) = self.program(id, process).await?;
+        session.tell(Command::Renew)?;
+        cancel(&session, found.run).await
     }
 
     /// The events of a process from any of them on.
@@ -203,9 +317,46 @@ impl Engine {
         &self,
         id: &SessionId,
         process: &ProcessId,
-        _from: EventsFrom,
+        from: EventsFrom,
     ) -> Result<ProcessEvents, Error> {
-        self.living(id).await?;
-        Err(Error::ProcessNotFound(process.clone()))
+        let (session, found) = self.program(id, process).await?;
+        let hold = Hold::new(&session);
+        let EventsFrom { after, follow } = from;
+        let reader = Reader::new(session, (Name::Process(process.clone()), found.run), after);
+        let pull = Pull::new(reader, after, follow);
+        Ok(ProcessEvents { pull, note: found.note, last: after, _hold: hold })
     }
+
+    async fn program(
+        &self,
+        id: &SessionId,
+        process: &ProcessId,
+    ) -> Result<(Arc<Handle>, Found), Error> {
+        let session = self.living(id).await?;
+        let found = session.find(Name::Process(process.clone())).await?;
+        Ok((session, found))
+    }
+}
+
+/// `None` for what is no process.
+fn status(found: &Found) -> Option<ProcessStatus> {
+    let process = found.note.process()?;
+    let ended = found.over.as_ref().map(|over| over.process(&found.note));
+    let (end, error) = match ended {
+        None => (None, None),
+        Some(Ok(end)) => (Some(end), None),
+        Some(Err(error)) => (None, Some(shown(&error))),
+    };
+    Some(ProcessStatus {
+        process_id: process.id.clone(),
+        status: run_status(found),
+        pid: found.begun.and_then(|begun| begun.pid),
+        argv: process.argv.clone(),
+        tty: process.has_tty,
+        created_at: Timestamp::from_unix_ms(found.note.created_ms),
+        started_at: started_at(found),
+        finished_at: found.over.as_ref().map(|over| Timestamp::from_unix_ms(over.finished_ms())),
+        error,
+        end,
+    })
 }

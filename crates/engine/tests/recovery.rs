@@ -6,8 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sandkasten_engine::{Error, Place};
-use sandkasten_types::exec::ExecRequest;
+use sandkasten_engine::{Error, EventsFrom, Follow, Place};
+use sandkasten_types::exec::{ExecRequest, ExitReason, RunStatus};
 use sandkasten_types::session::{CreateSession, Status};
 use support::{labs, runtime, start};
 
@@ -50,6 +50,56 @@ fn sessions_go_on_when_the_daemon_stops() {
             // It waits for the command that an earlier daemon began.
             assert_eq!(lab.output(&busy.id, "cat done").await, "2\n");
             assert!(began.elapsed() < Duration::from_secs(5));
+            lab.end().await;
+        });
+    });
+}
+
+#[test]
+fn a_command_outlives_its_daemon_and_is_told_the_same() {
+    labs(|dir| {
+        let mine = "mine".parse().unwrap();
+        let request = || ExecRequest {
+            exec_id: Some("mine".into()),
+            ..request("for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.1; done; exit 7")
+        };
+        let first = runtime();
+        let (id, seen) = first.block_on(async {
+            let lab = start(dir).await;
+            let id = lab.create().await.id;
+            let mut handle = lab.engine.exec(&id, request()).await.unwrap();
+            let mut seen = Vec::new();
+            while seen.len() < 3 {
+                seen.push(format!("{:?}", handle.next().await.unwrap()));
+            }
+            // Neither stop nor drop, as when it is killed.
+            std::mem::forget((lab, handle));
+            (id, seen)
+        });
+        first.shutdown_background();
+        runtime().block_on(async {
+            let lab = start(dir).await;
+            let status = lab.engine.exec_status(&id, &mine).await.unwrap();
+            assert_eq!(status.status, RunStatus::Running);
+            let from = |after| EventsFrom { after, follow: Follow::Yes };
+            let all = lab.events(&id, &mine, from(0)).await;
+            assert_eq!(all[..3], seen);
+            let lines: Vec<_> = all.iter().filter(|event| event.contains("line ")).collect();
+            assert_eq!(lines.len(), 9);
+            assert!(all.last().unwrap().contains("exit_code: 7"));
+            assert_eq!(lab.events(&id, &mine, from(3)).await, all[3..]);
+            let answer = lab.exec_with(&id, request()).await.unwrap();
+            assert_eq!(
+                (answer.end.exit_code, answer.end.exit_reason),
+                (7, ExitReason::ShellExited)
+            );
+            assert_eq!(answer.output.output.unwrap().lines().count(), 9);
+            let before = lab.engine.execs(&id).await.unwrap();
+            lab.engine.stop().await;
+            let lab = start(dir).await;
+            assert_eq!(lab.engine.execs(&id).await.unwrap(), before);
+            assert_eq!(lab.events(&id, &mine, from(0)).await, all);
+            assert_eq!(lab.output(&id, "echo on").await, "on\n");
             lab.end().await;
         });
     });

@@ -6,8 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sandkasten_engine::{Error, ExecEvent, IdempotencyKey, Place};
-use sandkasten_types::exec::{ExecRequest, ExitReason};
+use sandkasten_engine::{Error, EventsFrom, ExecEvent, Follow, IdempotencyKey, Place};
+use sandkasten_types::exec::{ExecRequest, ExitReason, RestartShell, RunStatus};
 use sandkasten_types::session::{CreateSession, Status};
 use support::{lab, memory};
 
@@ -74,7 +74,7 @@ fn a_stream_comes_as_it_is_written() {
         let second = handle.next().await;
         let Some(ExecEvent::Chunk(second)) = second else { panic!("{second:?}") };
         assert_eq!((second.chunk.as_deref(), second.seq), (Some("b\n"), 2));
-        let Some(ExecEvent::Done { seq: 3, end }) = handle.next().await else { panic!() };
+        let Some(ExecEvent::Done { seq: 4, end }) = handle.next().await else { panic!() };
         assert_eq!((end.exit_code, end.exit_reason), (4, ExitReason::ShellExited));
         assert!(end.shell_restarted && handle.next().await.is_none());
         let (chunks, end) = lab.stream(&session.id, "seq 1 100000").await;
@@ -371,9 +371,155 @@ fn an_exec_id_never_runs_twice() {
             (answer.end.exec_id.as_str(), answer.output.output.as_deref()),
             ("mine", Some("1\n"))
         );
-        let error = lab.exec_with(&session.id, request()).await.unwrap_err();
-        assert!(error.to_string().contains("not available"), "{error}");
+        assert_eq!(lab.exec_with(&session.id, request()).await.unwrap(), answer);
+        let other = ExecRequest { cmd: "true".into(), ..request() };
+        let error = lab.exec_with(&session.id, other).await.unwrap_err();
+        assert!(matches!(error, Error::IdempotencyMismatch(_)), "{error}");
         assert_eq!(lab.output(&session.id, "echo $n").await, "1\n");
+        let status = lab.engine.exec_status(&session.id, &answer.end.exec_id).await.unwrap();
+        assert_eq!((status.status, status.exit_code), (RunStatus::Finished, Some(0)));
+        assert_eq!(status.output, answer.output);
+        assert_eq!((status.cmd.as_str(), status.cmd_bytes), ("echo $((n += 1))", 16));
+        assert_eq!(lab.engine.execs(&session.id).await.unwrap().len(), 2);
+        lab
+    });
+}
+
+#[test]
+fn callers_of_one_command_share_it() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let request = || ExecRequest {
+            cmd: "echo one; while ! test -e /tmp/go; do sleep 0.02; done; echo $((n += 1))".into(),
+            exec_id: Some("shared".into()),
+            ..ExecRequest::default()
+        };
+        let mut handles = Vec::new();
+        for _ in 0..5 {
+            handles.push(lab.engine.exec(&session.id, request()).await.unwrap());
+        }
+        let mut streamed = lab.engine.exec(&session.id, request()).await.unwrap();
+        let Some(ExecEvent::Chunk(chunk)) = streamed.next().await else { panic!() };
+        assert_eq!((chunk.chunk.as_deref(), chunk.seq), (Some("one\n"), 1));
+        // The first one reads as it comes; that it leaves holds nobody up.
+        drop(handles.remove(0));
+        lab.write(Place::Session(session.id.clone()), "/tmp/go", b"").await.unwrap();
+        let mut answers = Vec::new();
+        for handle in handles {
+            answers.push(handle.finish().await.unwrap());
+        }
+        assert_eq!(answers[0].output.output.as_deref(), Some("one\n1\n"));
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+        assert!(matches!(streamed.next().await, Some(ExecEvent::Chunk(_))));
+        let Some(ExecEvent::Done { end, .. }) = streamed.next().await else { panic!() };
+        assert_eq!(end, answers[0].end);
+        lab
+    });
+}
+
+#[test]
+fn a_detached_command_waits_under_its_id() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let id = &session.id;
+        let request = |cmd: &str, exec: &str| ExecRequest {
+            cmd: cmd.into(),
+            exec_id: Some(exec.into()),
+            detach: Some(true),
+            ..ExecRequest::default()
+        };
+        let cmd = "printf 'a\\303'; sleep 0.1; printf '\\244b'; (sleep 0.3; echo late) & exit 5";
+        lab.engine.exec(id, request(cmd, "mine")).await.unwrap().detach();
+        let mine = "mine".parse().unwrap();
+        let from = |after, follow| EventsFrom { after, follow };
+        let (mut first, mut after) = (lab.events(id, &mine, from(0, Follow::Yes)).await, 0);
+        let done = first.iter().position(|event| event.contains("Done")).unwrap();
+        assert!(first[done].contains("exit_code: 5") && first[done].contains("ShellExited"));
+        // What comes late is there for who asks for it.
+        while !first.iter().any(|event| event.contains("late")) {
+            let seq = lab.last_seq(id, &mine).await;
+            first.extend(lab.events(id, &mine, from(seq, Follow::Yes)).await);
+        }
+        assert_eq!(first.concat().matches("Done").count(), 1);
+        assert_eq!(lab.events(id, &mine, from(0, Follow::No)).await, first);
+        for event in &first {
+            let rest = lab.events(id, &mine, from(after, Follow::No)).await;
+            assert_eq!(rest[0], *event);
+            after = event
+                .split("seq: ")
+                .nth(1)
+                .unwrap()
+                .split(|c: char| !c.is_ascii_digit())
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
+        }
+        // One that is ended by its id.
+        lab.engine.exec(id, request("sleep 60", "long")).await.unwrap().detach();
+        let long = "long".parse().unwrap();
+        lab.engine.cancel_exec(id, &long).await.unwrap();
+        let status = lab.engine.exec_status(id, &long).await.unwrap();
+        assert_eq!(
+            (status.exit_code, status.exit_reason),
+            (Some(130), Some(ExitReason::Cancelled))
+        );
+        let error = lab.engine.cancel_exec(id, &"none".parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::ExecNotFound(_)), "{error}");
+        lab
+    });
+}
+
+#[test]
+fn a_replay_of_a_flood_has_its_ends() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let request = ExecRequest {
+            cmd: "echo begin; seq 1 5000000; echo end".into(),
+            exec_id: Some("flood".into()),
+            detach: Some(true),
+            ..ExecRequest::default()
+        };
+        lab.engine.exec(&session.id, request.clone()).await.unwrap().detach();
+        let same = ExecRequest { detach: None, max_output_bytes: Some(2000), ..request };
+        let answer = lab.exec_with(&session.id, same).await.unwrap();
+        let output = answer.output.output.unwrap();
+        assert!(output.starts_with("begin\n1\n2\n") && output.ends_with("\n5000000\nend\n"));
+        assert!(answer.end.truncated && output.len() <= 2000);
+        let bytes = answer.end.output_bytes - output.len() as u64;
+        let said: u64 = output
+            .split(" bytes left")
+            .next()
+            .unwrap()
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(said.abs_diff(bytes) < 100, "{said} {bytes}");
+        let flood = "flood".parse().unwrap();
+        let from = EventsFrom::default();
+        let (one, two) = (
+            lab.events(&session.id, &flood, from).await,
+            lab.events(&session.id, &flood, from).await,
+        );
+        assert_eq!(one.iter().filter(|event| event.starts_with("Gap")).count(), 1);
+        assert!(one == two);
+        lab
+    });
+}
+
+#[test]
+fn a_shell_is_restarted_with_or_without_its_state() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        lab.output(&session.id, "cd /tmp; x=1").await;
+        let keep = RestartShell::default();
+        assert_eq!(lab.engine.restart_shell(&session.id, keep).await.unwrap().cwd, "/tmp");
+        assert_eq!(lab.output(&session.id, "pwd; echo $x").await, "/tmp\n1\n");
+        let fresh = RestartShell { keep_state: Some(false) };
+        lab.engine.restart_shell(&session.id, fresh).await.unwrap();
+        assert_eq!(lab.output(&session.id, "echo \"[$x]\"").await, "[]\n");
         lab
     });
 }

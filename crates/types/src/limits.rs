@@ -85,8 +85,12 @@ pub const LABEL_BYTES_MAX: usize = 256;
 pub const SESSION_NAME_BYTES_MAX: usize = 128;
 /// Hours that an ended session can still be looked up.
 pub const TOMBSTONE_HOURS: u64 = 24;
-/// Commands waiting in one session's queue.
-pub const EXEC_QUEUE_MAX: usize = 256;
+/// The longest argument or `NAME=value` that execve(2) takes: MAX_ARG_STRLEN, without its NUL.
+pub const ENV_STRING_BYTES_MAX: usize = 128 * KIB - 1;
+/// Bytes of a process's arguments and environment together, with their NULs.
+pub const PROCESS_ARGS_BYTES_MAX: usize = 2 * MIB;
+/// Bytes of each stream of a process that is waited for.
+pub const WAIT_BYTES_MAX: u64 = 64 * MIB as u64;
 /// Host uids (and gids) of one session: its ids 0 to 65535.
 pub const UID_RANGE: u32 = 65_536;
 /// The first host uid that a session may have.

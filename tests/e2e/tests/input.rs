@@ -128,7 +128,7 @@ refused! {
     exec_with_negative_time: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "timeout_ms": -5}) => 400 "INVALID_REQUEST" names "timeout_ms";
     exec_with_a_word_for_time: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "timeout_ms": "soon"}) => 400 "INVALID_REQUEST" names "timeout_ms";
     exec_with_too_much_time: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "timeout_ms": 600_001}) => 400 "INVALID_REQUEST" names "600000";
-    exec_that_asks_for_a_later_version: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "detach": true}) => 400 "INVALID_REQUEST" names "not available in this version";
+    exec_of_a_pty_that_is_split: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "raw_output": true, "split": true}) => 400 "INVALID_REQUEST" names "split";
     exec_in_a_session_that_is_not_there: "POST" "/v1/sessions/0123456789abcdef/exec", json!({"cmd": "true"}) => 404 "SESSION_NOT_FOUND" names "0123456789abcdef";
     stream_without_cmd: "POST" "/v1/sessions/ID/exec/stream", json!({}) => 400 "INVALID_REQUEST" names "cmd";
     stream_of_more_than_1_mib: "POST" "/v1/sessions/ID/exec/stream", json!({"cmd": "x".repeat((1 << 20) + 1)}) => 413 "TOO_LARGE" names "1048577";

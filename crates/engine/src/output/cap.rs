@@ -10,16 +10,18 @@ pub(super) struct HeadTail {
     tail: VecDeque<u8>,
     /// Bytes of the whole text.
     total: usize,
+    /// Something is missing behind the head: it grows no more.
+    has_gap: bool,
 }
 
 impl HeadTail {
     pub(super) fn new(cap: usize) -> Self {
-        Self { cap, head: Vec::new(), tail: VecDeque::new(), total: 0 }
+        Self { cap, head: Vec::new(), tail: VecDeque::new(), total: 0, has_gap: false }
     }
 
     pub(super) fn push(&mut self, text: &[u8]) {
         self.total += text.len();
-        let room = self.head_max() - self.head.len();
+        let room = if self.has_gap { 0 } else { self.head_max() - self.head.len() };
         let (head, rest) = text.split_at(room.min(text.len()));
         self.head.extend_from_slice(head);
         self.push_tail(rest);
@@ -42,6 +44,17 @@ impl HeadTail {
         line.clear();
     }
 
+    /// So many bytes are missing here: the head ends, the tail begins anew.
+    pub(super) fn gap(&mut self, bytes: u64) {
+        let is_whole = self.total == self.head.len() + self.tail.len();
+        if is_whole && !self.has_gap {
+            self.head.extend(&self.tail);
+        }
+        self.tail.clear();
+        self.has_gap = true;
+        self.total = self.total.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
     pub(super) fn clear(&mut self) {
         self.head.clear();
         self.tail.clear();
@@ -50,10 +63,25 @@ impl HeadTail {
 
     /// The text, and whether something of it was left out. Where it was, a line in its place says
     /// how much; that line counts towards the cap.
-    pub(super) fn into_text(mut self) -> (String, bool) {
-        if self.total <= self.cap {
+    pub(super) fn into_text(self) -> (String, bool) {
+        let (bytes, is_cut) = self.joined(floor, ceil);
+        (into_string(bytes), is_cut)
+    }
+
+    /// The same for bytes that need not be text.
+    pub(super) fn into_bytes(self) -> (Vec<u8>, bool) {
+        self.joined(|bytes, at| at.min(bytes.len()), |bytes, at| at.min(bytes.len()))
+    }
+
+    /// `floor` and `ceil` say where near a place the head may end and the tail begin.
+    fn joined(
+        mut self,
+        floor: impl Fn(&[u8], usize) -> usize,
+        ceil: impl Fn(&[u8], usize) -> usize,
+    ) -> (Vec<u8>, bool) {
+        if self.total <= self.cap && !self.has_gap {
             self.head.extend(self.tail);
-            return (into_string(self.head), false);
+            return (self.head, false);
         }
         let tail = self.tail.make_contiguous();
         // The marker's length depends on the number in it, which depends on the marker's length. The
@@ -62,16 +90,18 @@ impl HeadTail {
         let Some(room) = self.cap.checked_sub(marker_max) else {
             let end = floor(&self.head, self.cap);
             self.head.truncate(end);
-            return (into_string(self.head), true);
+            return (self.head, true);
         };
-        let head_end = floor(&self.head, room / 2);
-        let tail_start = ceil(tail, tail.len().saturating_sub(room - room / 2));
+        // Behind a gap either half may be shorter than its share.
+        let head_max = (room / 2).max(room.saturating_sub(tail.len()));
+        let head_end = floor(&self.head, if self.has_gap { head_max } else { room / 2 });
+        let tail_start = ceil(tail, tail.len().saturating_sub(room - head_end.max(room / 2)));
         self.head.truncate(head_end);
         let tail = tail.get(tail_start..).unwrap_or_default();
         let line = marker(&self.head, self.total - self.head.len() - tail.len());
         self.head.extend_from_slice(line.as_bytes());
         self.head.extend_from_slice(tail);
-        (into_string(self.head), true)
+        (self.head, true)
     }
 
     fn head_max(&self) -> usize {

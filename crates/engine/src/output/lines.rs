@@ -8,7 +8,7 @@ use super::utf8::Utf8;
 /// Collects a command's output. Holds the cap, and of the line that is being written up to as much
 /// again: a carriage return may still take that line back, whatever it pushed out.
 #[derive(Debug)]
-pub(crate) struct Blocking {
+pub(super) struct Blocking {
     cleaning: Cleaning,
     utf8: Utf8,
     escape: Escape,
@@ -17,7 +17,7 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     /// `cap` is in bytes of cleaned text.
-    pub(crate) fn new(cleaning: Cleaning, cap: u64) -> Self {
+    pub(super) fn new(cleaning: Cleaning, cap: u64) -> Self {
         let cap = usize::try_from(cap).unwrap_or(usize::MAX);
         Self {
             cleaning,
@@ -27,7 +27,7 @@ impl Blocking {
         }
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         let Self { cleaning, utf8, escape, lines } = self;
         utf8.push(bytes, |text| match cleaning {
             Cleaning::Full => escape.push(text, |text| lines.push(text)),
@@ -35,14 +35,28 @@ impl Blocking {
         });
     }
 
+    /// So many bytes are missing here.
+    pub(super) fn gap(&mut self, bytes: u64) {
+        self.flush();
+        self.escape = Escape::default();
+        let lines = &mut self.lines;
+        lines.keep_returns(0);
+        lines.kept.take(&mut lines.line);
+        lines.kept.gap(bytes);
+    }
+
     /// The text, and whether something was left out of it.
-    pub(crate) fn finish(mut self) -> (String, bool) {
-        let Self { cleaning, utf8, escape, lines } = &mut self;
+    pub(super) fn finish(mut self) -> (String, bool) {
+        self.flush();
+        self.lines.finish()
+    }
+
+    fn flush(&mut self) {
+        let Self { cleaning, utf8, escape, lines } = self;
         utf8.finish(|text| match cleaning {
             Cleaning::Full => escape.push(text, |text| lines.push(text)),
             Cleaning::Utf8Only => lines.kept.push(text.as_bytes()),
         });
-        self.lines.finish()
     }
 }
 

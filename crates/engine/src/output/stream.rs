@@ -1,17 +1,12 @@
 //! The text of events. Lone carriage returns stay: a chunk that was sent can't be taken back.
 
-use sandkasten_types::limits::SSE_EVENT_BYTES_MAX;
-
 use super::Cleaning;
 use super::escape::Escape;
 use super::utf8::Utf8;
 
-/// Bytes of one chunk once it is escaped for JSON in ASCII; the rest of an event is its other fields.
-const CHUNK_ESCAPED_MAX: usize = SSE_EVENT_BYTES_MAX - 512;
-
 /// Cleans a command's output as it comes. Holds a few bytes.
 #[derive(Debug)]
-pub(crate) struct Streaming {
+pub(super) struct Streaming {
     cleaning: Cleaning,
     utf8: Utf8,
     escape: Escape,
@@ -20,12 +15,12 @@ pub(crate) struct Streaming {
 }
 
 impl Streaming {
-    pub(crate) fn new(cleaning: Cleaning) -> Self {
+    pub(super) fn new(cleaning: Cleaning) -> Self {
         Self { cleaning, utf8: Utf8::default(), escape: Escape::default(), carriage_return: false }
     }
 
     /// The text of `bytes`, with what was held back before and without what must be held back now.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         let mut out = String::with_capacity(bytes.len());
         let Self { cleaning, utf8, escape, carriage_return } = self;
         utf8.push(bytes, |text| match cleaning {
@@ -36,7 +31,7 @@ impl Streaming {
     }
 
     /// The text that was held back to the end.
-    pub(crate) fn finish(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> String {
         let mut out = String::new();
         let Self { cleaning, utf8, escape, carriage_return } = self;
         utf8.finish(|text| match cleaning {
@@ -71,33 +66,6 @@ fn line_ends(carriage_return: &mut bool, text: &str, out: &mut String) {
     }
 }
 
-/// Cuts a text into chunks that fit an event each, between characters.
-pub(crate) fn chunks(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let mut escaped = 0;
-        let end = rest.char_indices().find_map(|(at, c)| {
-            escaped += escaped_len(c);
-            (escaped > CHUNK_ESCAPED_MAX).then_some(at)
-        });
-        let (chunk, behind) = rest.split_at(end.unwrap_or(rest.len()));
-        rest = behind;
-        Some(chunk)
-    })
-}
-
-/// Bytes of a character in ASCII-only JSON.
-fn escaped_len(c: char) -> usize {
-    match c {
-        '\n' | '\r' | '\t' | '"' | '\\' | '\u{8}' | '\u{c}' => 2,
-        ' '..='~' => 1,
-        _ => 6 * c.len_utf16(),
-    }
-}
-
 #[cfg(test)]
 mod test {
     use proptest::prelude::*;
@@ -114,17 +82,6 @@ mod test {
     #[test]
     fn lone_returns_stay_and_line_ends_are_line_feeds() {
         assert_eq!(cleaned(&[b"a\r", b"\nb\rc\r\r\n", b"d\r"]), "a\nb\rc\r\nd\r");
-    }
-
-    #[test]
-    fn chunks_fit_an_event_and_lose_nothing() {
-        let text = format!("{}{}{}", "\0".repeat(3000), "😀".repeat(3000), "a".repeat(20_000));
-        let parts: Vec<&str> = chunks(&text).collect();
-        assert_eq!(parts.concat(), text);
-        for part in parts {
-            let escaped: usize = part.chars().map(escaped_len).sum();
-            assert!(escaped <= CHUNK_ESCAPED_MAX && !part.is_empty());
-        }
     }
 
     proptest! {

@@ -5,36 +5,41 @@
 //!                    |                    |                  |         |
 //!   Engine ──────────+──> Actor::wait ────+──────────────────+─────────+
 //!                              |
-//!                              +──> exec queue, file operations, lease ──> View
+//!                              +──> runs, questions, stdin, file operations, lease ──> View
 //! ```
 //!
-//! It waits for one thing after the other and never for a command to end: files, figures and the
-//! session's end are dealt with while a command runs.
+//! It waits for one thing after the other and never for a run to end: files, figures and the
+//! session's end are dealt with while commands run.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sandkasten_jail::cgroup::Events;
 use sandkasten_protocol::{
-    End, FileOp, FromInit, Hello, Known, RECORD_BYTES_MAX, Record, ToInit, WINDOW_COST,
+    Begun, End, FileOp, FromInit, Hello, Known, Replay, Run, Spool, Task, ToInit,
 };
-use sandkasten_types::ExecId;
-use sandkasten_types::limits::EXEC_QUEUE_MAX;
 use sandkasten_types::session::Shell;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::asked::{Asked, PartReply};
 use super::files::{FileReply, Files};
 use super::job::Job;
 use super::link::{Greeting, Incoming, Link, LinkFault};
-use super::outcome::text;
-use super::pipe::Outcome;
+use super::note::{Counted, Note, OnLeave, What};
+use super::outcome::{Over, text};
+use super::program::{Program, Started};
+use super::runs::{Beginning, Found, Name, Runs};
+use super::seat::{Role, Seat};
 use super::state::{Cause, Effect, Event, State, next};
-use super::{Handle, View, ended, lease, outcome, release};
-use crate::error::{Ended, Error};
+use super::stdin::{self, Stdins, Told};
+use super::{Handle, View, ended, ended_in, lease, outcome, release};
+use crate::clock;
+use crate::error::Error;
 use crate::host::Host;
 
 /// How long after its timeout a command may take to be reported as ended.
@@ -43,26 +48,79 @@ const END_GRACE: Duration = Duration::from_secs(10);
 const PERSIST_EVERY: Duration = Duration::from_secs(1);
 /// init's death may show on its connection before it shows on its pidfd.
 pub(crate) const DEATH_GRACE: Duration = Duration::from_millis(500);
-/// Exec ids chosen by clients that are remembered.
-const CHOSEN_IDS_MAX: usize = 4096;
-
 /// What others ask of a session.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Queue a command; answered at once.
+    /// Run a command, or come to one that has run before; answered at once.
     Exec {
         job: Box<Job>,
-        reply: oneshot::Sender<Result<(), Error>>,
+        reply: oneshot::Sender<Result<Seated, Error>>,
     },
-    /// Its caller has gone.
-    Cancel {
-        ticket: u64,
+    /// Another shell; answered at once.
+    Restart {
+        task: Task,
+        reply: oneshot::Sender<Result<Found, Error>>,
     },
-    /// Its caller has taken output of that cost.
+    /// Start a program; answered when it has begun.
+    Program {
+        program: Box<Program>,
+        reply: oneshot::Sender<Result<Started, Error>>,
+    },
+    /// A caller of a run has gone.
+    Leave {
+        run: u64,
+        role: Role,
+    },
+    /// A caller has taken output of that cost.
     Consumed {
-        ticket: u64,
+        run: u64,
         cost: u64,
     },
+    /// The run goes on, whoever leaves.
+    Keep {
+        run: u64,
+    },
+    Cancel {
+        run: u64,
+    },
+    /// How a run ended, once it has.
+    Over {
+        run: u64,
+        reply: oneshot::Sender<Result<Arc<Over>, Error>>,
+    },
+    Find {
+        name: Name,
+        reply: oneshot::Sender<Option<Found>>,
+    },
+    List {
+        reply: oneshot::Sender<Vec<Found>>,
+    },
+    /// What is kept of a run. The tag of `replay` is chosen by the actor.
+    Replay {
+        replay: Replay,
+        ticket: u64,
+        reply: oneshot::Sender<PartReply>,
+    },
+    /// Who asked for what is kept has gone.
+    Unwait {
+        ticket: u64,
+    },
+    Stdin {
+        run: u64,
+        data: Bytes,
+        end: stdin::End,
+        told: Told,
+    },
+    /// A signal or a size for a program, unless it has ended.
+    Tell {
+        run: u64,
+        frame: ToInit,
+    },
+    /// The lease is used.
+    Renew,
+    /// The lease is held until as many releases.
+    Hold,
+    Release,
     File {
         op: FileOp,
         reply: oneshot::Sender<FileReply>,
@@ -76,6 +134,13 @@ pub(crate) enum Command {
     },
     /// The daemon stops; the session goes on.
     Detach,
+}
+
+/// A caller's place at a command.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub(crate) seat: Seat,
+    pub(crate) note: Arc<Note>,
 }
 
 /// What an actor is made of.
@@ -103,35 +168,32 @@ pub(crate) struct Actor {
     pidfd: AsyncFd<OwnedFd>,
     namespace: Option<OwnedFd>,
     state: State,
-    queue: VecDeque<Box<Job>>,
-    running: Option<Running>,
-    next_run: u64,
+    runs: Runs,
+    /// Who waits for a program to begin.
+    starting: HashMap<u64, Starting>,
+    stdins: Stdins,
+    asked: Asked,
     files: Files,
-    /// Ids that clients chose, in the order they came.
-    chosen: VecDeque<ExecId>,
+    /// Those that hold the lease beside commands.
+    holds: usize,
     persisted_at: Instant,
     persist_due: Option<Instant>,
     oom_kills_at_start: u64,
 }
 
-/// The command that init works on.
+/// A program of which init has not said that it runs.
 #[derive(Debug)]
-struct Running {
-    /// `None`: its caller has gone, or it was begun by an earlier daemon.
-    job: Option<Box<Job>>,
-    id: u64,
-    before: Events,
-    /// Cost of what init sent and nobody has taken.
-    unconsumed: u64,
-    /// When it must have ended. `None`: its timeout is not known here.
-    end_by: Option<Instant>,
+struct Starting {
+    reply: oneshot::Sender<Result<Started, Error>>,
+    seat: Seat,
 }
 
 /// What an actor waits for.
 #[derive(Debug)]
 enum Happening {
     Command(Option<Command>),
-    Frame(Result<Incoming, LinkFault>),
+    /// `None`: init takes more of what is to be sent.
+    Frame(Result<Option<Incoming>, LinkFault>),
     InitDied,
     Time,
 }
@@ -150,19 +212,9 @@ impl Actor {
         let Parts { host, handle, commands, view, link, greeting, pidfd, namespace } = parts;
         let Greeting { hello, known } = greeting;
         let events = host.cgroups.events(handle.id.as_str());
-        // The shell takes nothing before its last command is settled.
-        let ended = known.iter().filter(|known| known.end.is_some() && known.settled.is_none());
-        let ended: Vec<u64> = ended.map(|known| known.run).collect();
-        let running = known.into_iter().find(|known| known.end.is_none());
-        let running = running.map(|Known { run, .. }| Running {
-            job: None,
-            id: run,
-            before: events,
-            unconsumed: 0,
-            end_by: None,
-        });
         let mut actor = Self {
             host: Arc::clone(&host),
+            runs: Runs::new(hello.next_run),
             handle,
             commands,
             view,
@@ -170,21 +222,34 @@ impl Actor {
             pidfd,
             namespace,
             state: State::Creating,
-            queue: VecDeque::new(),
-            running,
-            next_run: hello.next_run,
+            starting: HashMap::new(),
+            stdins: Stdins::default(),
+            asked: Asked::default(),
             files: Files::default(),
-            chosen: VecDeque::new(),
+            holds: 0,
             persisted_at: Instant::now(),
             persist_due: None,
             oom_kills_at_start: events.oom_kills,
         };
-        for run in ended {
-            // A link that fails says so again where it is read.
-            drop(actor.link.send(&ToInit::Settle { run, note: Vec::new() }));
-        }
+        let now = Counted::from(events);
+        let adopted = known.into_iter().try_for_each(|known| actor.adopt(known, now));
         actor.announce(&hello);
-        host.tasks.spawn(actor.run());
+        host.tasks.spawn(actor.run(adopted));
+    }
+
+    /// A run of an earlier engine. Where that one had no time to judge its end, it is judged here.
+    fn adopt(&mut self, known: Known, now: Counted) -> Result<(), LinkFault> {
+        let memory_limit = self.handle.spec.memory_bytes();
+        let Some(run) = self.runs.adopt(known, now, memory_limit)? else { return Ok(()) };
+        self.settle(run)
+    }
+
+    fn settle(&mut self, run: u64) -> Result<(), LinkFault> {
+        let over = self.runs.get(run).and_then(|run| run.over.as_ref());
+        match over.map(|over| over.verdict.encoded()) {
+            Some(note) => self.link.send(&ToInit::Settle { run, note }),
+            None => Ok(()),
+        }
     }
 
     fn announce(&mut self, hello: &Hello) {
@@ -192,12 +257,13 @@ impl Actor {
         self.turn(Event::Ready);
         self.publish_state();
         let ttl = self.handle.spec.ttl_seconds;
-        let running = self.running.is_some();
+        let (is_held, running) = (!self.runs.is_idle(), self.runs.has_running());
+        let queued = self.runs.queued();
         self.view.send_modify(|view| {
             view.shell = hello.shell.map(shell);
             view.cwd = text(&hello.cwd);
-            view.running = running;
-            if running {
+            (view.running, view.queued) = (running, queued);
+            if is_held {
                 view.lease = lease::held(ttl);
             } else if view.lease.deadline.is_none() {
                 // It was held by a command that ended while no daemon was there.
@@ -206,11 +272,15 @@ impl Actor {
         });
     }
 
-    async fn run(mut self) {
+    async fn run(mut self, adopted: Result<(), LinkFault>) {
+        if let Err(fault) = adopted {
+            let cause = self.cause_of(&fault);
+            return self.end(cause).await;
+        }
         let cause = loop {
             let turn = match self.wait().await {
                 Happening::Command(command) => self.on_command(command),
-                Happening::Frame(Ok(incoming)) => match self.on_frame(incoming) {
+                Happening::Frame(Ok(incoming)) => match self.on_incoming(incoming) {
                     Ok(()) => Turn::Go,
                     Err(fault) => self.on_fault(&fault),
                 },
@@ -237,7 +307,7 @@ impl Actor {
         };
         tokio::select! {
             command = self.commands.recv() => Happening::Command(command),
-            incoming = self.link.next() => Happening::Frame(incoming),
+            incoming = self.link.turn() => Happening::Frame(incoming),
             _ = self.pidfd.readable() => Happening::InitDied,
             () = time => Happening::Time,
         }
@@ -251,9 +321,39 @@ impl Actor {
             return Turn::Detach;
         };
         let done = match command {
-            Command::Exec { job, reply } => self.on_exec(job, reply),
-            Command::Cancel { ticket } => self.on_cancel(ticket),
-            Command::Consumed { ticket, cost } => self.on_consumed(ticket, cost),
+            Command::Exec { job, reply } => self.on_exec(*job, reply),
+            Command::Restart { task, reply } => self.on_restart(task, reply),
+            Command::Program { program, reply } => self.on_program(*program, reply),
+            Command::Leave { run, role } => self.on_leave(run, role),
+            Command::Consumed { run, cost } => self.on_consumed(run, cost),
+            Command::Keep { run } => {
+                if let Some(run) = self.runs.unfinished(run) {
+                    run.on_leave = OnLeave::Keep;
+                }
+                Ok(())
+            }
+            Command::Cancel { run } => self.cancel(run),
+            Command::Over { run, reply } => self.on_over(run, reply),
+            Command::Find { name, reply } => answered(reply, self.runs.find(&name)),
+            Command::List { reply } => answered(reply, self.runs.list()),
+            Command::Replay { replay, ticket, reply } => self.on_replay(replay, ticket, reply),
+            Command::Unwait { ticket } => {
+                self.asked.leave(ticket).map_or(Ok(()), |frame| self.link.send(&frame))
+            }
+            Command::Stdin { run, data, end, told } => {
+                self.stdins.push(run, data, end, Some(told));
+                self.pump()
+            }
+            Command::Tell { run, frame } => match self.runs.unfinished(run) {
+                Some(_) => self.link.send(&frame),
+                None => Ok(()),
+            },
+            Command::Renew => {
+                self.renew();
+                Ok(())
+            }
+            Command::Hold => self.on_hold(self.holds.saturating_add(1)),
+            Command::Release => self.on_hold(self.holds.saturating_sub(1)),
             Command::File { op, reply } => self.on_file(op, reply),
             Command::AbortFile { token } => {
                 let frame = self.files.begin_quietly(FileOp::Abort { token });
@@ -270,104 +370,268 @@ impl Actor {
 
     fn on_exec(
         &mut self,
-        job: Box<Job>,
-        reply: oneshot::Sender<Result<(), Error>>,
+        mut job: Job,
+        reply: oneshot::Sender<Result<Seated, Error>>,
     ) -> Result<(), LinkFault> {
-        if let Err(error) = self.may_queue(&job) {
-            drop(reply.send(Err(error)));
-            return Ok(());
+        match self.joined(&job) {
+            Ok(None) => {}
+            Ok(Some(found)) => return self.join(&job, found, reply),
+            Err(error) => return answered(reply, Err(error)),
         }
-        self.queue.push_back(job);
-        let started = self.start_next();
-        // A caller that left meanwhile has sent a cancel behind its command.
-        drop(reply.send(Ok(())));
-        started
+        if let Err(error) = self.may_queue(job.queue_bytes()) {
+            return answered(reply, Err(error));
+        }
+        let note = Arc::new(job.note(self.counted()));
+        let run = self.begin(Beginning {
+            note: Arc::clone(&note),
+            feed: job.feed.clone(),
+            timeout_ms: Some(job.timeout_ms),
+            queue_bytes: job.queue_bytes(),
+            begun: self.begins_now(),
+        });
+        self.link.send(&job.frame(run, &note))?;
+        self.give_stdin(run, std::mem::take(&mut job.stdin))?;
+        self.publish_runs();
+        let role = if job.feed.is_some() { Role::Reader } else { Role::Joined };
+        self.seat(run, role, note, reply);
+        Ok(())
     }
 
-    fn may_queue(&mut self, job: &Job) -> Result<(), Error> {
+    /// The run of the same id, if there is one.
+    fn joined(&self, job: &Job) -> Result<Option<Found>, Error> {
+        self.check_commands()?;
+        // An id that nobody chose is new.
+        let Some(same) = job.same else { return Ok(None) };
+        let Some(found) = self.runs.find(&Name::Exec(job.id.clone())) else { return Ok(None) };
+        if found.note.exec().is_some_and(|exec| exec.same == Some(same)) {
+            return Ok(Some(found));
+        }
+        let text = format!("`exec_id` `{}` was used for another command", job.id);
+        Err(Error::IdempotencyMismatch(text))
+    }
+
+    fn join(
+        &mut self,
+        job: &Job,
+        found: Found,
+        reply: oneshot::Sender<Result<Seated, Error>>,
+    ) -> Result<(), LinkFault> {
+        if job.on_leave == OnLeave::Keep
+            && let Some(run) = self.runs.unfinished(found.run)
+        {
+            run.on_leave = OnLeave::Keep;
+        }
+        self.renew();
+        self.seat(found.run, Role::Joined, found.note, reply);
+        Ok(())
+    }
+
+    /// A caller that left meanwhile drops its seat with the answer.
+    fn seat(
+        &mut self,
+        run: u64,
+        role: Role,
+        note: Arc<Note>,
+        reply: oneshot::Sender<Result<Seated, Error>>,
+    ) {
+        if let Some(run) = self.runs.unfinished(run) {
+            run.callers += 1;
+        }
+        let seat = Seat::new(run, role, self.handle.commands.clone());
+        drop(reply.send(Ok(Seated { seat, note })));
+    }
+
+    fn check_commands(&self) -> Result<(), Error> {
         if let Some(cause) = self.view.borrow().end() {
             return Err(ended(&self.handle.id, cause));
         }
         if self.view.borrow().shell.is_none() {
             return Err(outcome::no_shell());
         }
-        if self.queue.len() >= EXEC_QUEUE_MAX {
-            let text = format!("{EXEC_QUEUE_MAX} commands of the session wait already");
-            return Err(Error::Overloaded(text));
-        }
-        if job.id_is_chosen {
-            self.remember(&job.id)?;
-        }
         Ok(())
     }
 
-    /// A command must never run twice under one id. What ran is not kept yet, so that joining it is
-    /// refused.
-    fn remember(&mut self, id: &ExecId) -> Result<(), Error> {
-        if self.chosen.contains(id) {
-            return Err(Error::InvalidRequest(format!(
-                "`exec_id` `{id}` was used before; joining an exec is not available in this version"
-            )));
-        }
-        if self.chosen.len() >= CHOSEN_IDS_MAX {
-            self.chosen.pop_front();
-        }
-        self.chosen.push_back(id.clone());
-        Ok(())
+    fn may_queue(&self, bytes: usize) -> Result<(), Error> {
+        self.check_commands()?;
+        self.runs.may_queue(bytes)
     }
 
-    /// Gives init the next command, if it has none.
-    fn start_next(&mut self) -> Result<(), LinkFault> {
-        if self.running.is_none()
-            && let Some(mut job) = self.queue.pop_front()
-        {
-            let id = self.next_run;
-            // What init said is the next one can be any number.
-            self.next_run = id.saturating_add(1);
-            let frame = job.frame(id);
-            let end_by = Instant::now() + Duration::from_millis(job.timeout_ms) + END_GRACE;
-            self.running = Some(Running {
-                job: Some(job),
-                id,
-                before: self.events(),
-                unconsumed: 0,
-                end_by: Some(end_by),
-            });
-            self.link.send(&frame)?;
-        }
-        self.publish_queue();
-        Ok(())
+    /// When a command that is given to init now begins, if that is known.
+    fn begins_now(&self) -> Option<Begun> {
+        let at_ms = clock::now().unix_ms();
+        self.runs.is_idle().then_some(Begun { at_ms, pid: None })
     }
 
-    fn on_cancel(&mut self, ticket: u64) -> Result<(), LinkFault> {
-        self.queue.retain(|job| job.ticket != ticket);
-        if let Some(running) = &mut self.running
-            && running.job.as_ref().is_some_and(|job| job.ticket == ticket)
-        {
-            let run = running.id;
-            running.job = None;
-            let cost = std::mem::take(&mut running.unconsumed);
-            self.link.send(&ToInit::Cancel { run })?;
-            // What nobody reads must not hold up the end.
-            self.credit(run, cost)?;
+    fn begin(&mut self, beginning: Beginning) -> u64 {
+        let has_begun = beginning.begun.is_some();
+        let id = self.runs.begin(beginning);
+        if has_begun {
+            self.set_end_by(id);
         }
-        self.publish_queue();
-        Ok(())
+        id
     }
 
-    fn on_consumed(&mut self, ticket: u64, cost: u64) -> Result<(), LinkFault> {
-        let Some(running) = &mut self.running else { return Ok(()) };
-        if running.job.as_ref().is_none_or(|job| job.ticket != ticket) {
+    /// When a command that begins now must have ended.
+    fn set_end_by(&mut self, run: u64) {
+        let Some(run) = self.runs.unfinished(run) else { return };
+        let is_program = matches!(run.note.what, What::Process(_));
+        run.end_by = run
+            .timeout_ms
+            .filter(|_| !is_program)
+            .map(|ms| Instant::now() + Duration::from_millis(ms) + END_GRACE);
+    }
+
+    fn on_restart(
+        &mut self,
+        task: Task,
+        reply: oneshot::Sender<Result<Found, Error>>,
+    ) -> Result<(), LinkFault> {
+        if let Err(error) = self.may_queue(0) {
+            return answered(reply, Err(error));
+        }
+        let note = Note {
+            what: What::Restart,
+            created_ms: clock::now().unix_ms(),
+            before: self.counted(),
+            on_leave: OnLeave::Keep,
+            cwd: None,
+        };
+        let encoded = note.encoded();
+        let run = self.begin(Beginning {
+            note: Arc::new(note),
+            feed: None,
+            timeout_ms: None,
+            queue_bytes: 0,
+            begun: self.begins_now(),
+        });
+        let frame = Run { note: encoded, spool: Spool::Together { bytes: 0 }, ..Run::new(run) };
+        self.link.send(&ToInit::Begin { run: frame, task })?;
+        self.publish_runs();
+        match self.runs.found(run) {
+            Some(found) => answered(reply, Ok(found)),
+            None => Ok(()),
+        }
+    }
+
+    fn on_program(
+        &mut self,
+        program: Program,
+        reply: oneshot::Sender<Result<Started, Error>>,
+    ) -> Result<(), LinkFault> {
+        let refused = match self.view.borrow().end() {
+            Some(cause) => Err(ended(&self.handle.id, cause)),
+            None => self.runs.may_start(),
+        };
+        if let Err(error) = refused {
+            return answered(reply, Err(error));
+        }
+        let note = Arc::new(program.note(self.counted()));
+        let run = self.begin(Beginning {
+            note: Arc::clone(&note),
+            feed: None,
+            timeout_ms: program.timeout_ms,
+            queue_bytes: 0,
+            begun: None,
+        });
+        if let Some(open) = self.runs.unfinished(run) {
+            open.callers += 1;
+        }
+        let seat = Seat::new(run, Role::Joined, self.handle.commands.clone());
+        self.starting.insert(run, Starting { reply, seat });
+        let (frame, stdin) = program.into_frame(run, &note);
+        self.link.send(&frame)?;
+        if let Some((data, end)) = stdin {
+            self.stdins.open(run);
+            self.stdins.push(run, data, end, None);
+        }
+        self.renew();
+        self.pump()
+    }
+
+    fn give_stdin(&mut self, run: u64, stdin: Vec<u8>) -> Result<(), LinkFault> {
+        if stdin.is_empty() {
             return Ok(());
         }
-        let cost = cost.min(running.unconsumed);
-        running.unconsumed -= cost;
-        let run = running.id;
-        self.credit(run, cost)
+        self.stdins.open(run);
+        self.stdins.push(run, stdin.into(), stdin::End::OfFile, None);
+        self.pump()
     }
 
-    fn credit(&mut self, run: u64, cost: u64) -> Result<(), LinkFault> {
-        if cost == 0 { Ok(()) } else { self.link.send(&ToInit::Credit { run, cost }) }
+    /// Sends stdin as long as the connection takes it.
+    fn pump(&mut self) -> Result<(), LinkFault> {
+        while self.link.has_room() {
+            match self.stdins.next_frame() {
+                Some(frame) => self.link.send(&frame)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// A caller has gone. The last one takes the run with it where that was agreed.
+    fn on_leave(&mut self, id: u64, role: Role) -> Result<(), LinkFault> {
+        let Some(run) = self.runs.unfinished(id) else { return Ok(()) };
+        run.callers = run.callers.saturating_sub(1);
+        let is_last = run.callers == 0 && run.on_leave == OnLeave::Cancel;
+        let is_unread = role == Role::Reader && run.feed.take().is_some();
+        if is_unread {
+            run.unconsumed = 0;
+        }
+        if is_last {
+            self.cancel(id)?;
+        }
+        // What nobody reads must not hold it up.
+        if is_unread { self.link.send(&ToInit::Unpace { run: id }) } else { Ok(()) }
+    }
+
+    fn cancel(&mut self, id: u64) -> Result<(), LinkFault> {
+        let Some(run) = self.runs.unfinished(id) else { return Ok(()) };
+        if !matches!(run.note.what, What::Process(_)) {
+            run.end_by = Some(Instant::now() + END_GRACE);
+        }
+        self.link.send(&ToInit::Cancel { run: id })
+    }
+
+    fn on_consumed(&mut self, id: u64, cost: u64) -> Result<(), LinkFault> {
+        let Some(run) = self.runs.unfinished(id) else { return Ok(()) };
+        let cost = cost.min(run.unconsumed);
+        run.unconsumed -= cost;
+        if cost == 0 { Ok(()) } else { self.link.send(&ToInit::Credit { run: id, cost }) }
+    }
+
+    fn on_over(
+        &mut self,
+        id: u64,
+        reply: oneshot::Sender<Result<Arc<Over>, Error>>,
+    ) -> Result<(), LinkFault> {
+        if let Some(run) = self.runs.unfinished(id) {
+            run.waiters.retain(|waiter| !waiter.is_closed());
+            run.waiters.push(reply);
+            return Ok(());
+        }
+        let over = self.runs.get(id).and_then(|run| run.over.clone());
+        answered(reply, over.ok_or_else(|| Error::Conflict("the run is not kept any more".into())))
+    }
+
+    fn on_replay(
+        &mut self,
+        replay: Replay,
+        ticket: u64,
+        reply: oneshot::Sender<PartReply>,
+    ) -> Result<(), LinkFault> {
+        if self.runs.get(replay.run).is_none() {
+            return answered(reply, Ok(None));
+        }
+        match self.asked.ask(replay, ticket, reply) {
+            Some(frame) => self.link.send(&frame),
+            None => Ok(()),
+        }
+    }
+
+    fn on_hold(&mut self, holds: usize) -> Result<(), LinkFault> {
+        self.holds = holds;
+        self.publish_runs();
+        Ok(())
     }
 
     fn on_file(&mut self, op: FileOp, reply: oneshot::Sender<FileReply>) -> Result<(), LinkFault> {
@@ -384,62 +648,77 @@ impl Actor {
 
     // ---- frames
 
+    fn on_incoming(&mut self, incoming: Option<Incoming>) -> Result<(), LinkFault> {
+        match incoming {
+            Some(incoming) => self.on_frame(incoming),
+            None => self.pump(),
+        }
+    }
+
     fn on_frame(&mut self, incoming: Incoming) -> Result<(), LinkFault> {
         match incoming.frame {
-            FromInit::Output { run, records } => self.on_output(run, records),
-            FromInit::End { run, end } => self.on_end(run, &end),
+            FromInit::Output { run, records } => self.runs.on_output(run, records),
+            FromInit::Begun { run, begun } => self.on_begun(run, begun),
+            FromInit::End { run, end } => self.on_end(run, end),
+            FromInit::Taken { run, bytes } => {
+                self.stdins.on_taken(run, bytes)?;
+                self.pump()
+            }
+            FromInit::Replayed { tag, part } => self.asked.answer(tag, part),
+            FromInit::Forgotten { run } => self.runs.on_forgotten(run),
             FromInit::File { .. } => match self.files.answer(incoming)? {
                 Some(frame) => self.link.send(&frame),
                 None => Ok(()),
             },
-            FromInit::Begun { .. } | FromInit::Forgotten { .. } => Ok(()),
-            FromInit::Known(_) | FromInit::Taken { .. } | FromInit::Replayed { .. } => {
-                Err(LinkFault::Protocol("it answered what was never asked"))
-            }
+            FromInit::Known(_) => Err(LinkFault::Protocol("it told of a run behind its hello")),
             FromInit::Hello(_) => Err(LinkFault::Protocol("it said hello twice")),
         }
     }
 
-    fn on_output(&mut self, run: u64, records: Vec<Record>) -> Result<(), LinkFault> {
-        let odd = |record: &Record| record.data.is_empty() || record.data.len() > RECORD_BYTES_MAX;
-        if records.iter().any(odd) {
-            return Err(LinkFault::Protocol("output of a length that is not allowed"));
-        }
-        if run >= self.next_run {
-            return Err(LinkFault::Protocol("output of an exec that was never begun"));
-        }
-        let cost = records.iter().map(Record::cost).sum();
-        let Some(running) = self.running.as_mut().filter(|running| running.id == run) else {
-            return self.credit(run, cost);
-        };
-        let Some(job) = &running.job else { return self.credit(run, cost) };
-        running.unconsumed += cost;
-        if running.unconsumed > WINDOW_COST {
-            return Err(LinkFault::Protocol("more output than it had room for"));
-        }
-        if !records.iter().all(|record| job.has(record.stream)) {
-            return Err(LinkFault::Protocol("output of another stream than asked for"));
-        }
-        for record in records {
-            job.pipe.push(record);
+    fn on_begun(&mut self, id: u64, begun: Begun) -> Result<(), LinkFault> {
+        let Some(run) = self.runs.on_begun(id, begun)? else { return Ok(()) };
+        let note = Arc::clone(&run.note);
+        self.set_end_by(id);
+        if let Some(Starting { reply, seat }) = self.starting.remove(&id) {
+            // A caller that left meanwhile drops its seat with the answer.
+            drop(reply.send(Ok(Started { seat, note, begun })));
+        } else {
+            self.publish_runs();
         }
         Ok(())
     }
 
-    fn on_end(&mut self, run: u64, end: &End) -> Result<(), LinkFault> {
-        let Some(running) = self.running.take_if(|running| running.id == run) else {
-            return Err(LinkFault::Protocol("the end of an exec that does not run"));
-        };
+    fn on_end(&mut self, id: u64, end: End) -> Result<(), LinkFault> {
+        let (now, memory_limit) = (self.counted(), self.handle.spec.memory_bytes());
         let cwd = text(&end.cwd);
-        self.link.send(&ToInit::Settle { run, note: Vec::new() })?;
-        if let Some(job) = &running.job {
-            let rise = outcome::Rise::between(running.before, self.events());
-            let memory_limit = self.handle.spec.memory_bytes();
-            job.pipe.end(outcome::of(job, end, rise, memory_limit));
+        let run = self.runs.on_end(id, end, now, memory_limit)?;
+        let (note, begun) = (Arc::clone(&run.note), run.begun);
+        let (feed, waiters) = (run.feed.take(), std::mem::take(&mut run.waiters));
+        let Some(over) = run.over.clone() else { return Ok(()) };
+        self.runs.set_before(now);
+        // Before anybody is told, so that no later daemon says anything else.
+        self.settle(id)?;
+        if let Some(feed) = feed {
+            feed.end(Ok(Arc::clone(&over)));
         }
-        self.host.counters.exec_finished();
-        self.view.send_modify(|view| view.cwd = cwd);
-        self.start_next()
+        for waiter in waiters {
+            drop(waiter.send(Ok(Arc::clone(&over))));
+        }
+        if let Some(Starting { reply, seat }) = self.starting.remove(&id) {
+            let begun = begun.unwrap_or(Begun { at_ms: over.verdict.started_ms, pid: None });
+            let started =
+                over.process(&note).map(|_| Started { seat, note: Arc::clone(&note), begun });
+            drop(reply.send(started));
+        }
+        self.stdins.close(id);
+        if !matches!(note.what, What::Process(_)) {
+            self.view.send_modify(|view| view.cwd = cwd);
+            self.publish_runs();
+        }
+        if note.exec().is_some() {
+            self.host.counters.exec_finished();
+        }
+        Ok(())
     }
 
     // ---- time
@@ -447,7 +726,7 @@ impl Actor {
     fn next_wake(&self) -> Option<Instant> {
         let deadline = self.view.borrow().lease.deadline;
         let expiry = deadline.map(|at| Instant::now() + at.remaining());
-        let end_by = self.running.as_ref().and_then(|running| running.end_by);
+        let end_by = self.runs.next_end();
         [expiry, end_by, self.persist_due, self.files.next_deadline()].into_iter().flatten().min()
     }
 
@@ -457,15 +736,16 @@ impl Actor {
         if self.persist_due.is_some_and(|due| due <= now) {
             self.persist_lease();
         }
-        if let Some(running) = &mut self.running
-            && running.end_by.is_some_and(|by| by <= now)
-        {
-            let unread = running.job.as_ref().is_some_and(|job| !job.pipe.is_empty());
-            if !unread {
+        for id in self.runs.open() {
+            let Some(run) = self.runs.unfinished(id) else { continue };
+            if run.end_by.is_none_or(|by| by > now) {
+                continue;
+            }
+            if run.feed.as_ref().is_none_or(|feed| feed.is_empty()) {
                 return Turn::End(Cause::crashed("init did not end a command in time"));
             }
             // A slow reader holds the command's output up, and with it its end.
-            running.end_by = Some(now + END_GRACE);
+            run.end_by = Some(now + END_GRACE);
         }
         self.check_lease()
     }
@@ -477,14 +757,15 @@ impl Actor {
         }
     }
 
-    /// Publishes the queue, and the lease that follows from it.
-    fn publish_queue(&mut self) {
-        let (queued, running) = (self.queue.len(), self.running.is_some());
+    /// Publishes the runs, and the lease that follows from them.
+    fn publish_runs(&mut self) {
+        let (queued, running) = (self.runs.queued(), self.runs.has_running());
+        let is_held = self.holds > 0 || !self.runs.is_idle();
         let ttl = self.handle.spec.ttl_seconds;
         self.view.send_modify(|view| {
             view.queued = queued;
             view.running = running;
-            view.lease = if running { lease::held(ttl) } else { lease::renewed(ttl) };
+            view.lease = if is_held { lease::held(ttl) } else { lease::renewed(ttl) };
         });
         self.persist_soon();
     }
@@ -519,17 +800,25 @@ impl Actor {
 
     /// Whatever init did, it costs this session and nothing else.
     fn on_fault(&self, fault: &LinkFault) -> Turn {
+        Turn::End(self.cause_of(fault))
+    }
+
+    fn cause_of(&self, fault: &LinkFault) -> Cause {
         tracing::warn!(session = %self.handle.id, %fault, "session_link_failed");
         let reason = match fault {
             LinkFault::Connect(_) | LinkFault::Closed | LinkFault::Io(_) => "control channel lost",
             LinkFault::Late | LinkFault::Stalled => "init does not answer",
             LinkFault::Frame(_) | LinkFault::Protocol(_) => "init broke the protocol",
         };
-        Turn::End(Cause::crashed(reason))
+        Cause::crashed(reason)
     }
 
     fn events(&self) -> Events {
         self.host.cgroups.events(self.handle.id.as_str())
+    }
+
+    fn counted(&self) -> Counted {
+        self.events().into()
     }
 
     fn cause_of_death(&self) -> Cause {
@@ -540,10 +829,7 @@ impl Actor {
     /// The daemon stops. init notices that its connection is gone and goes on by itself.
     fn detach(mut self) {
         self.persist_lease();
-        let running = self.running.take().and_then(|running| running.job);
-        for job in running.into_iter().chain(self.queue.drain(..)) {
-            job.pipe.end(Outcome::Failed(Error::Draining));
-        }
+        self.refuse_runs(|_| Error::Draining);
         self.files.refuse_all(|| Error::Draining);
     }
 
@@ -626,16 +912,32 @@ impl Actor {
     fn refuse_calls(&mut self) {
         let Some(cause) = self.state.cause().cloned() else { return };
         let id = self.handle.id.clone();
-        if let Some(job) = self.running.take().and_then(|running| running.job) {
-            let Cause { status, reason } = cause.clone();
-            let ended = Ended { id: id.clone(), status, reason, started: true, output: None };
-            job.pipe.end(Outcome::Failed(Error::Ended(Box::new(ended))));
-        }
-        for job in self.queue.drain(..) {
-            job.pipe.end(Outcome::Failed(ended(&id, cause.clone())));
-        }
+        self.refuse_runs(|has_begun| {
+            if has_begun { ended_in(&id, cause.clone()) } else { ended(&id, cause.clone()) }
+        });
         self.files.refuse_all(|| ended(&id, cause.clone()));
         self.view.send_modify(|view| (view.queued, view.running) = (0, false));
+    }
+
+    /// Tells everybody who waits for a run why that will not end. `why` is told whether it had begun.
+    fn refuse_runs(&mut self, why: impl Fn(bool) -> Error) {
+        for id in self.runs.open() {
+            let Some(run) = self.runs.unfinished(id) else { continue };
+            let has_begun = run.begun.is_some();
+            if let Some(feed) = run.feed.take() {
+                feed.end(Err(why(has_begun)));
+            }
+            for waiter in run.waiters.drain(..) {
+                drop(waiter.send(Err(why(has_begun))));
+            }
+        }
+        for (_, Starting { reply, seat }) in self.starting.drain() {
+            seat.leave_quietly();
+            drop(reply.send(Err(why(true))));
+        }
+        self.stdins.refuse_all(|| why(true));
+        let runs = &self.runs;
+        self.asked.refuse_all(|run| why(runs.get(run).is_some_and(|run| run.begun.is_some())));
     }
 
     fn refuse(&self, command: Command) {
@@ -643,14 +945,35 @@ impl Actor {
         let error = ended(&self.handle.id, cause);
         match command {
             Command::Exec { reply, .. } => drop(reply.send(Err(error))),
+            Command::Restart { reply, .. } => drop(reply.send(Err(error))),
+            Command::Program { reply, .. } => drop(reply.send(Err(error))),
+            Command::Over { reply, .. } => drop(reply.send(Err(error))),
+            Command::Replay { reply, .. } => drop(reply.send(Err(error))),
+            Command::Stdin { told, .. } => drop(told.send(Err(error))),
             Command::File { reply, .. } => drop(reply.send(Err(error))),
-            Command::Cancel { .. }
+            // Who gets no answer looks why.
+            Command::Find { .. }
+            | Command::List { .. }
+            | Command::Leave { .. }
             | Command::Consumed { .. }
+            | Command::Keep { .. }
+            | Command::Cancel { .. }
+            | Command::Unwait { .. }
+            | Command::Tell { .. }
+            | Command::Renew
+            | Command::Hold
+            | Command::Release
             | Command::AbortFile { .. }
             | Command::End { .. }
             | Command::Detach => {}
         }
     }
+}
+
+/// Gives an answer to who may have gone meanwhile.
+fn answered<T>(reply: oneshot::Sender<T>, answer: T) -> Result<(), LinkFault> {
+    drop(reply.send(answer));
+    Ok(())
 }
 
 pub(super) fn shell(shell: sandkasten_protocol::Shell) -> Shell {

@@ -1,115 +1,134 @@
-//! One command: the rules on its request, and what waits in a session's queue.
+//! One command: the rules on its request, and what is given to init.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use sandkasten_protocol::{FileUser, OutputMode, Reader, Run, Stream, Task, ToInit};
-use sandkasten_types::ExecId;
+use sandkasten_protocol::{
+    FileUser, OutputMode, Reader, Run, SPOOL_BYTES, Spool, Stdin, Task, ToInit,
+};
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::limits::{CMD_BYTES_MAX, EXEC_TIMEOUT_MS_DEFAULT, OUTPUT_BYTES_MAX};
+use sandkasten_types::{Base64, ExecId};
+use sha2::{Digest as _, Sha256};
 
-use super::pipe::{Outcome, Pipe};
+use super::feed::Feed;
+use super::note::{Counted, Cut, Encoding, ExecNote, Note, OnLeave, Shape, What, noted_cwd};
 use super::request::{check_directory, check_variables, shortened};
+use crate::clock;
 use crate::config::Config;
 use crate::error::Error;
-use crate::output::Cleaning;
 
-/// A checked request.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) job: Job,
-    pub(crate) cleaning: Cleaning,
-    /// Cap of a blocking answer in cleaned bytes.
-    pub(crate) output_bytes_max: u64,
-}
-
-/// A command that waits or runs. Whoever drops it before its end leaves its caller an error.
+/// A checked request for a command.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Tells jobs apart within this process.
-    pub(crate) ticket: u64,
     pub(crate) id: ExecId,
-    /// The client chose the id.
-    pub(crate) id_is_chosen: bool,
+    /// Hash of what makes it the same command, where the client chose its id.
+    pub(crate) same: Option<[u8; 32]>,
     pub(crate) cmd: Vec<u8>,
+    pub(crate) noted: Cut,
     pub(crate) timeout_ms: u64,
     pub(crate) output: OutputMode,
+    pub(crate) user: FileUser,
     pub(crate) cwd: Option<String>,
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) pipe: Arc<Pipe>,
+    pub(crate) stdin: Vec<u8>,
+    pub(crate) shape: Shape,
+    pub(crate) on_leave: OnLeave,
+    /// Where its output goes as it comes. `None`: its caller does not wait for it.
+    pub(crate) feed: Option<Arc<Feed>>,
 }
 
 impl Job {
+    /// What is noted of it.
+    pub(crate) fn note(&self, before: Counted) -> Note {
+        let exec = ExecNote {
+            id: self.id.clone(),
+            same: self.same,
+            cmd: self.noted.clone(),
+            shape: self.shape,
+        };
+        Note {
+            what: What::Exec(exec),
+            created_ms: clock::now().unix_ms(),
+            before,
+            on_leave: self.on_leave,
+            cwd: noted_cwd(self.cwd.as_deref()),
+        }
+    }
+
+    /// Bytes that wait in init where it can't begin at once.
+    pub(crate) fn queue_bytes(&self) -> usize {
+        let env: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.cmd.len() + self.cwd.as_ref().map_or(0, String::len) + env
+    }
+
     /// The frame for init. Takes the command with it: nobody needs it twice.
-    pub(crate) fn frame(&mut self, id: u64) -> ToInit {
+    pub(crate) fn frame(&mut self, id: u64, note: &Note) -> ToInit {
         let run = Run {
+            note: note.encoded(),
             timeout_ms: Some(self.timeout_ms),
-            cwd: self.cwd.clone().map(String::into_bytes),
+            cwd: self.cwd.take().map(String::into_bytes),
             env: std::mem::take(&mut self.env),
-            reader: Reader::Paced,
+            stdin: if self.stdin.is_empty() { Stdin::Empty } else { Stdin::Piped },
+            reader: if self.feed.is_some() { Reader::Paced } else { Reader::None },
+            // Who may have more of its output may also have it later.
+            spool: Spool::Together { bytes: self.shape.bytes_max.max(SPOOL_BYTES) },
             ..Run::new(id)
         };
-        let cmd = std::mem::take(&mut self.cmd);
-        ToInit::Begin {
-            run,
-            task: Task::Command { cmd, output: self.output, user: FileUser::Session },
-        }
-    }
-
-    /// Whether output of that stream can be this command's.
-    pub(crate) fn has(&self, stream: Stream) -> bool {
-        match self.output {
-            OutputMode::Merged => stream == Stream::Output,
-            OutputMode::Split => matches!(stream, Stream::Stdout | Stream::Stderr),
-            OutputMode::Pty => stream == Stream::Pty,
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.pipe.end(Outcome::Failed(Error::Internal("an exec was dropped".into())));
+        let (cmd, output, user) = (std::mem::take(&mut self.cmd), self.output, self.user);
+        ToInit::Begin { run, task: Task::Command { cmd, output, user } }
     }
 }
 
 /// Checks a request for a command.
-pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Checked, Error> {
-    refuse_later_fields(&request)?;
-    let ExecRequest { cmd, timeout_ms, raw_output, cwd, env, max_output_bytes, exec_id, .. } =
-        request;
+pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error> {
+    let ExecRequest {
+        cmd,
+        timeout_ms,
+        raw_output,
+        stdin: given,
+        cwd,
+        env,
+        user: asked,
+        split,
+        encoding: word,
+        max_output_bytes,
+        exec_id,
+        on_disconnect,
+        detach,
+    } = request;
     check_command(&cmd)?;
     if let Some(cwd) = &cwd {
         check_directory(cwd)?;
     }
     let env = env.unwrap_or_default();
     check_variables("env", &env)?;
-    let raw = raw_output.unwrap_or(false);
-    let id_is_chosen = exec_id.is_some();
-    let job = Job {
-        ticket: ticket(),
+    let (output, encoding) = (output_mode(raw_output, split)?, encoding(word.as_deref())?);
+    let on_leave = on_leave(on_disconnect.as_deref(), "cancel")?;
+    let is_detached = detach.unwrap_or(false);
+    let is_chosen = exec_id.is_some();
+    let mut job = Job {
         id: chosen_id(exec_id)?,
-        id_is_chosen,
+        same: None,
+        noted: Cut::new(&cmd),
         cmd: cmd.into_bytes(),
         timeout_ms: timeout(timeout_ms, config)?,
-        output: if raw { OutputMode::Pty } else { OutputMode::Merged },
+        output,
+        user: user(asked.as_deref())?,
         cwd,
         env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-        pipe: Arc::new(Pipe::default()),
+        stdin: stdin(given, encoding)?,
+        shape: Shape { output, encoding, bytes_max: cap(max_output_bytes, config)? },
+        on_leave: if is_detached { OnLeave::Keep } else { on_leave },
+        feed: (!is_detached).then(Arc::default),
     };
-    Ok(Checked {
-        job,
-        cleaning: if raw { Cleaning::Utf8Only } else { Cleaning::Full },
-        output_bytes_max: cap(max_output_bytes, config)?,
-    })
+    if is_chosen {
+        job.same = Some(same(&job));
+    }
+    Ok(job)
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {
     Err(Error::InvalidRequest(text.into()))
-}
-
-fn ticket() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn check_command(cmd: &str) -> Result<(), Error> {
@@ -152,40 +171,65 @@ fn chosen_id(id: Option<String>) -> Result<ExecId, Error> {
     }
 }
 
-/// Fields of the API that this version does not do, and values that no version does.
-fn refuse_later_fields(request: &ExecRequest) -> Result<(), Error> {
-    let not_yet = |what: &str| invalid(format!("{what} is not available in this version"));
-    if request.stdin.as_ref().is_some_and(|stdin| !stdin.is_empty()) {
-        return not_yet("`stdin`");
+fn output_mode(raw: Option<bool>, split: Option<bool>) -> Result<OutputMode, Error> {
+    match (raw.unwrap_or(false), split.unwrap_or(false)) {
+        (true, true) => invalid("`raw_output` and `split` exclude each other: a PTY is one stream"),
+        (true, false) => Ok(OutputMode::Pty),
+        (false, true) => Ok(OutputMode::Split),
+        (false, false) => Ok(OutputMode::Merged),
     }
-    if request.split == Some(true) {
-        return not_yet("`split`");
-    }
-    if request.detach == Some(true) {
-        return not_yet("`detach`");
-    }
-    match request.encoding.as_deref() {
-        None => {}
-        Some("base64") => return not_yet("`encoding` `base64`"),
+}
+
+fn encoding(asked: Option<&str>) -> Result<Encoding, Error> {
+    match asked {
+        None => Ok(Encoding::Text),
+        Some("base64") => Ok(Encoding::Base64),
         Some(other) => {
-            return invalid(format!("`encoding` is `{}`; it must be `base64`", shortened(other)));
+            invalid(format!("`encoding` is `{}`; it must be `base64`", shortened(other)))
         }
     }
-    match request.user.as_deref() {
-        None => {}
-        Some("root") => return not_yet("`user`"),
-        Some(other) => {
-            return invalid(format!("`user` is `{}`; it must be `root`", shortened(other)));
-        }
+}
+
+fn stdin(asked: Option<String>, encoding: Encoding) -> Result<Vec<u8>, Error> {
+    match (asked, encoding) {
+        (None, _) => Ok(Vec::new()),
+        (Some(text), Encoding::Text) => Ok(text.into_bytes()),
+        (Some(text), Encoding::Base64) => match Base64::decode(&text) {
+            Ok(bytes) => Ok(bytes.0),
+            Err(error) => invalid(format!("`stdin` is {error}")),
+        },
     }
-    match request.on_disconnect.as_deref() {
-        None | Some("cancel") => Ok(()),
-        Some("keep") => not_yet("`on_disconnect` `keep`"),
+}
+
+fn user(asked: Option<&str>) -> Result<FileUser, Error> {
+    match asked {
+        None => Ok(FileUser::Session),
+        Some("root") => Ok(FileUser::Root),
+        Some(other) => invalid(format!("`user` is `{}`; it must be `root`", shortened(other))),
+    }
+}
+
+/// The rule for `on_disconnect`, with the word that stands for the end of the run.
+pub(super) fn on_leave(asked: Option<&str>, end: &str) -> Result<OnLeave, Error> {
+    match asked {
+        None => Ok(OnLeave::Cancel),
+        Some("keep") => Ok(OnLeave::Keep),
+        Some(word) if word == end => Ok(OnLeave::Cancel),
         Some(other) => invalid(format!(
-            "`on_disconnect` is `{}`; it must be `cancel` or `keep`",
+            "`on_disconnect` is `{}`; it must be `{end}` or `keep`",
             shortened(other)
         )),
     }
+}
+
+/// A hash of all that makes two requests the same command. How its output is shown, how long it may
+/// take and who waits for it is not a part of it.
+fn same(job: &Job) -> [u8; 32] {
+    let Job { cmd, output, user, cwd, env, stdin, .. } = job;
+    let parts = (cmd, output, user, cwd, env, stdin);
+    // Every field has its length in front, so that no two requests give the same bytes.
+    let bytes = postcard::to_stdvec(&parts).unwrap_or_default();
+    Sha256::digest(bytes).into()
 }
 
 #[cfg(test)]
@@ -193,7 +237,7 @@ mod test {
     use super::*;
     use crate::testing::config;
 
-    fn checked(change: impl FnOnce(&mut ExecRequest)) -> Result<Checked, Error> {
+    fn checked(change: impl FnOnce(&mut ExecRequest)) -> Result<Job, Error> {
         let mut request = ExecRequest { cmd: "true".into(), ..ExecRequest::default() };
         change(&mut request);
         check(request, &config("/nonexistent".as_ref()))
@@ -201,10 +245,13 @@ mod test {
 
     #[test]
     fn defaults_are_those_of_the_api() {
-        let checked = checked(|_| {}).unwrap();
-        assert_eq!(checked.job.timeout_ms, 30_000);
-        assert_eq!(checked.output_bytes_max, 1024 * 1024);
-        assert_eq!(checked.job.output, OutputMode::Merged);
+        let job = checked(|_| {}).unwrap();
+        assert_eq!((job.timeout_ms, job.shape.bytes_max), (30_000, 1024 * 1024));
+        assert_eq!(
+            (job.output, job.on_leave, job.same),
+            (OutputMode::Merged, OnLeave::Cancel, None)
+        );
+        assert!(job.feed.is_some());
     }
 
     #[test]
@@ -215,9 +262,56 @@ mod test {
     }
 
     #[test]
+    fn detaching_implies_keeping() {
+        let job = checked(|r| r.detach = Some(true)).unwrap();
+        assert!(job.feed.is_none() && job.on_leave == OnLeave::Keep);
+        let job = checked(|r| r.on_disconnect = Some("keep".into())).unwrap();
+        assert!(job.feed.is_some() && job.on_leave == OnLeave::Keep);
+    }
+
+    #[test]
+    fn the_same_command_is_the_same_whoever_waits_for_it() {
+        let of = |change: &dyn Fn(&mut ExecRequest)| {
+            let checked = checked(|request| {
+                request.exec_id = Some("mine".into());
+                change(request);
+            });
+            checked.unwrap().same.unwrap()
+        };
+        let first = of(&|_| {});
+        assert_eq!(first, of(&|r| r.timeout_ms = Some(5)));
+        assert_eq!(first, of(&|r| r.detach = Some(true)));
+        assert_eq!(first, of(&|r| r.stdin = Some(String::new())));
+        type Change = fn(&mut ExecRequest);
+        let others: [Change; 7] = [
+            |r| r.cmd = "true ".into(),
+            |r| r.stdin = Some("x".into()),
+            |r| r.cwd = Some("/".into()),
+            |r| r.env = Some([("A".to_owned(), "1".to_owned())].into()),
+            |r| r.user = Some("root".into()),
+            |r| r.split = Some(true),
+            |r| r.raw_output = Some(true),
+        ];
+        for (index, change) in others.into_iter().enumerate() {
+            assert_ne!(first, of(&change), "{index}");
+        }
+    }
+
+    #[test]
+    fn stdin_is_text_or_base64() {
+        let job = checked(|r| r.stdin = Some("YQ==".into())).unwrap();
+        assert_eq!(job.stdin, b"YQ==");
+        let job = checked(|r| {
+            r.stdin = Some("YQ==".into());
+            r.encoding = Some("base64".into());
+        });
+        assert_eq!(job.unwrap().stdin, b"a");
+    }
+
+    #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut ExecRequest);
-        let cases: [(&str, Change); 13] = [
+        let cases: [(&str, Change); 12] = [
             ("NUL", |r| r.cmd = "a\0b".into()),
             ("timeout_ms", |r| r.timeout_ms = Some(0)),
             ("timeout_ms", |r| r.timeout_ms = Some(-5)),
@@ -225,12 +319,14 @@ mod test {
             ("max_output_bytes", |r| r.max_output_bytes = Some(0)),
             ("max_output_bytes", |r| r.max_output_bytes = Some(64 * 1024 * 1024 + 1)),
             ("exec id", |r| r.exec_id = Some("a/b".into())),
-            ("not available", |r| r.stdin = Some("x".into())),
-            ("not available", |r| r.split = Some(true)),
-            ("not available", |r| r.detach = Some(true)),
-            ("not available", |r| r.encoding = Some("base64".into())),
-            ("not available", |r| r.user = Some("root".into())),
-            ("not available", |r| r.on_disconnect = Some("keep".into())),
+            ("encoding", |r| r.encoding = Some("hex".into())),
+            ("user", |r| r.user = Some("sandbox".into())),
+            ("on_disconnect", |r| r.on_disconnect = Some("kill".into())),
+            ("stdin", |r| {
+                r.stdin = Some("?".into());
+                r.encoding = Some("base64".into());
+            }),
+            ("split", |r| (r.split, r.raw_output) = (Some(true), Some(true))),
         ];
         for (name, change) in cases {
             let error = checked(change).unwrap_err().to_string();

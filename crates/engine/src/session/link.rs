@@ -25,6 +25,8 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(8);
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Runs that an init can have.
 const RUNS_MAX: usize = KEPT_RUNS_MAX + QUEUE_MAX + PROGRAMS_MAX + 1;
+/// Bytes that may wait to be sent while more stdin is added to them.
+const ROOM_BYTES: usize = 256 * 1024;
 /// Descriptors that came and whose frames have not.
 const DESCRIPTORS_MAX: usize = 16;
 
@@ -73,6 +75,8 @@ pub(crate) struct Link {
     sent: usize,
     /// When the socket must have taken some of it.
     progress_by: Instant,
+    /// Somebody has more to send and waits for room.
+    is_awaited: bool,
 }
 
 impl Link {
@@ -118,7 +122,15 @@ impl Link {
             unsent: Vec::new(),
             sent: 0,
             progress_by: Instant::now(),
+            is_awaited: false,
         }
+    }
+
+    /// Whether more may be added to what waits to be sent. Where not, [`turn`](Self::turn) tells when.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let has_room = self.unsent.len() - self.sent < ROOM_BYTES;
+        self.is_awaited |= !has_room;
+        has_room
     }
 
     /// Sends a frame, or as much as the socket takes now; [`next`](Self::next) sends the rest.
@@ -134,8 +146,21 @@ impl Link {
     /// The next frame. May be dropped and called again; nothing is lost.
     pub(crate) async fn next(&mut self) -> Result<Incoming, LinkFault> {
         loop {
+            if let Some(incoming) = self.turn().await? {
+                return Ok(incoming);
+            }
+        }
+    }
+
+    /// The next frame, or `None` where there is room to send again. May be dropped and called again.
+    pub(crate) async fn turn(&mut self) -> Result<Option<Incoming>, LinkFault> {
+        loop {
             if let Some(frame) = self.decoder.next_frame()? {
-                return self.paired(frame);
+                return self.paired(frame).map(Some);
+            }
+            if self.is_awaited && self.unsent.len() - self.sent < ROOM_BYTES {
+                self.is_awaited = false;
+                return Ok(None);
             }
             let ready = if self.unsent.is_empty() {
                 self.stream.ready(Interest::READABLE).await?
@@ -160,7 +185,13 @@ impl Link {
                     self.sent += taken;
                     self.progress_by = Instant::now() + WRITE_DEADLINE;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.sent >= ROOM_BYTES {
+                        self.unsent.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(());
+                }
                 Err(error) => return Err(error.into()),
             }
         }

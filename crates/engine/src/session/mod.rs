@@ -11,33 +11,48 @@
 //! what it publishes in [`View`].
 
 mod actor;
+mod asked;
 mod create;
 mod environment;
+mod feed;
 mod files;
 mod job;
 mod lease;
 mod link;
+mod note;
 mod outcome;
-mod pipe;
+mod program;
 mod release;
 mod request;
+mod runs;
+mod seat;
 mod spec;
 mod state;
+mod stdin;
+
+use std::sync::Arc;
 
 use sandkasten_types::session::{AcquireSource, Limits, Network, Session, Shell, Status};
 use sandkasten_types::{SessionId, Timestamp};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use actor::{Actor, Command, DEATH_GRACE, Parts};
+pub(crate) use actor::{Actor, Command, DEATH_GRACE, Parts, Seated};
+pub(crate) use asked::PartReply;
 pub(crate) use create::create;
+pub(crate) use feed::{Feed, Taken};
 pub(crate) use files::FileReply;
 pub(crate) use job::check as check_exec;
 pub(crate) use link::{Greeting, Link};
-pub(crate) use pipe::{Outcome, Pipe, Taken};
+pub(crate) use note::{Encoding, ExecNote, Note, Shape};
+pub(crate) use outcome::Over;
+pub(crate) use program::{Started, check as check_program, signal, window};
 pub(crate) use release::release;
 pub(crate) use request::check as check_create;
+pub(crate) use runs::{Found, Name};
+pub(crate) use seat::{Role, Seat};
 pub(crate) use spec::Spec;
 pub(crate) use state::{Cause, State};
+pub(crate) use stdin::End as StdinEnd;
 
 use crate::clock::{self, BootTime};
 use crate::db::{Lease, Row};
@@ -103,6 +118,50 @@ impl Handle {
         show(&self.id, &self.spec, self.created_at, facts, view.cwd, lease, node)
     }
 
+    /// Why the task of the session gives no answer.
+    pub(crate) fn gone(&self) -> Error {
+        self.ended().unwrap_or(Error::Draining)
+    }
+
+    pub(crate) fn tell(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).map_err(|_gone| self.gone())
+    }
+
+    /// Sends a question and waits for what comes back.
+    pub(crate) async fn ask<T>(
+        &self,
+        command: Command,
+        answer: oneshot::Receiver<T>,
+    ) -> Result<T, Error> {
+        self.tell(command)?;
+        answer.await.map_err(|_gone| self.gone())
+    }
+
+    pub(crate) async fn find(&self, name: Name) -> Result<Found, Error> {
+        let (reply, found) = oneshot::channel();
+        let found = self.ask(Command::Find { name: name.clone(), reply }, found).await?;
+        found.ok_or_else(|| name.not_found())
+    }
+
+    pub(crate) async fn list(&self) -> Result<Vec<Found>, Error> {
+        let (reply, found) = oneshot::channel();
+        self.ask(Command::List { reply }, found).await
+    }
+
+    pub(crate) fn ask_over(
+        &self,
+        run: u64,
+    ) -> Result<oneshot::Receiver<Result<Arc<Over>, Error>>, Error> {
+        let (reply, over) = oneshot::channel();
+        self.tell(Command::Over { run, reply })?;
+        Ok(over)
+    }
+
+    /// Waits for the end of a run.
+    pub(crate) async fn over(&self, run: u64) -> Result<Arc<Over>, Error> {
+        self.ask_over(run)?.await.map_err(|_gone| self.gone())?
+    }
+
     /// Why a call finds no living session here, if it doesn't.
     pub(crate) fn ended(&self) -> Option<Error> {
         self.view.borrow().end().map(|cause| ended(&self.id, cause))
@@ -113,6 +172,30 @@ impl Handle {
 pub(crate) fn ended(id: &SessionId, cause: Cause) -> Error {
     let Cause { status, reason } = cause;
     Error::Ended(Box::new(Ended { id: id.clone(), status, reason, started: false, output: None }))
+}
+
+/// The same for one that had.
+fn ended_in(id: &SessionId, cause: Cause) -> Error {
+    let Cause { status, reason } = cause;
+    Error::Ended(Box::new(Ended { id: id.clone(), status, reason, started: true, output: None }))
+}
+
+/// Holds the lease of a session as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Hold(mpsc::UnboundedSender<Command>);
+
+impl Hold {
+    pub(crate) fn new(session: &Handle) -> Self {
+        // A session that is gone has no lease.
+        drop(session.commands.send(Command::Hold));
+        Self(session.commands.clone())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        drop(self.0.send(Command::Release));
+    }
 }
 
 /// A session that has ended, as its row shows it.

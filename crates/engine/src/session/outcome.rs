@@ -1,86 +1,148 @@
-//! What is said of a command that has ended: pure, from what init says and what the session's group
+//! What is said of a run that has ended: pure, from what init says and what the session's group
 //! counted.
 
-use sandkasten_jail::cgroup::Events;
 use sandkasten_protocol::{End, How};
-use sandkasten_types::exec::{ExecEnd, ExitReason, OomDetails, OomScope};
+use sandkasten_types::exec::{ExecEnd, ExitReason, OomDetails, OomScope, ShellRestarted};
+use sandkasten_types::process::ProcessEnd;
 
-use super::job::Job;
-use super::pipe::Outcome;
+use super::note::{Counted, ExecNote, Note, Verdict};
 use crate::error::Error;
 
-/// What the group counted while a command ran.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Rise {
-    oom_kills: u64,
-    fork_fails: u64,
-    host_oom_kills: u64,
+/// How a run ended, all that is known of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) end: End,
+    pub(crate) verdict: Verdict,
+    /// Of the session, in bytes.
+    pub(crate) memory_limit: u64,
 }
 
-impl Rise {
-    pub(super) fn between(before: Events, after: Events) -> Self {
-        Self {
-            oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
-            fork_fails: after.fork_fails.saturating_sub(before.fork_fails),
-            host_oom_kills: after.host_oom_kills.saturating_sub(before.host_oom_kills),
+impl Over {
+    /// Milliseconds since 1970-01-01 UTC.
+    pub(crate) fn finished_ms(&self) -> i64 {
+        let duration = i64::try_from(self.end.duration_ms).unwrap_or(i64::MAX);
+        self.verdict.started_ms.saturating_add(duration)
+    }
+
+    /// For who began a command, or came to it later.
+    pub(crate) fn exec(&self, note: &Note, exec: &ExecNote) -> Result<ExecEnd, Error> {
+        self.check(note)?;
+        let Self { end, verdict, .. } = self;
+        Ok(ExecEnd {
+            exec_id: exec.id.clone(),
+            exit_code: end.exit_code,
+            cwd: text(&end.cwd),
+            duration_ms: end.duration_ms,
+            timed_out: end.how == How::Timeout,
+            exit_reason: verdict.reason,
+            signal: self.signal(),
+            shell_restarted: end.shell_restarted,
+            state_lost: end.state_lost,
+            // A stream that keeps up has it all; an answer says itself what it left out.
+            truncated: false,
+            output_bytes: end.output_bytes,
+            oom_kills: verdict.rise.oom_kills,
+            fork_fails: verdict.rise.fork_fails,
+            memory_limit: self.memory_limit(),
+            details: self.details(),
+        })
+    }
+
+    pub(crate) fn process(&self, note: &Note) -> Result<ProcessEnd, Error> {
+        self.check(note)?;
+        let Self { end, verdict, .. } = self;
+        Ok(ProcessEnd {
+            exit_code: end.exit_code,
+            signal: self.signal(),
+            exit_reason: verdict.reason,
+            duration_ms: end.duration_ms,
+            truncated: end.dropped_bytes > 0,
+            output_bytes: end.output_bytes,
+            oom_kills: verdict.rise.oom_kills,
+            fork_fails: verdict.rise.fork_fails,
+            memory_limit: self.memory_limit(),
+            details: self.details(),
+        })
+    }
+
+    pub(crate) fn restart(&self, note: &Note) -> Result<ShellRestarted, Error> {
+        self.check(note)?;
+        if self.end.how == How::Cancelled {
+            return Err(Error::Conflict("the restart was cancelled".into()));
         }
+        let End { cwd, duration_ms, state_lost, .. } = &self.end;
+        let (duration_ms, state_lost) = (*duration_ms, *state_lost);
+        Ok(ShellRestarted { ok: true, cwd: text(cwd), duration_ms, state_lost })
+    }
+
+    /// Why there is no result, if there is none.
+    fn check(&self, note: &Note) -> Result<(), Error> {
+        match self.end.how {
+            How::Exited | How::ShellExited | How::Signaled(_) | How::Timeout | How::Cancelled => {
+                Ok(())
+            }
+            How::BadCwd => {
+                let cwd = note.cwd.as_deref().unwrap_or_default().escape_debug();
+                Err(Error::InvalidRequest(format!("`cwd` can't be entered: `{cwd}`")))
+            }
+            How::ReadOnlyEnv => Err(Error::InvalidRequest(
+                "`env` names a variable that is read-only in the shell".into(),
+            )),
+            How::UnknownUser => {
+                Err(Error::InvalidRequest("`user` is no name of the image's passwd".into()))
+            }
+            How::NoShell => Err(Error::Overloaded(
+                "no shell could be started in the session; it may be out of memory or processes"
+                    .into(),
+            )),
+            How::NotStarted(errno) => Err(not_started(errno)),
+            How::Broken => Err(Error::Internal(
+                "the shell gave no status: what the command did is not known".into(),
+            )),
+        }
+    }
+
+    fn signal(&self) -> Option<i32> {
+        if let How::Signaled(signal) = self.end.how { Some(signal) } else { None }
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        (self.verdict.reason == ExitReason::Oom).then_some(self.memory_limit)
+    }
+
+    fn details(&self) -> Option<OomDetails> {
+        let by_host = self.verdict.rise.host_oom_kills > 0;
+        (self.verdict.reason == ExitReason::Oom && by_host)
+            .then_some(OomDetails { scope: OomScope::Host })
     }
 }
 
-/// What its caller is told.
-pub(super) fn of(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> Outcome {
-    match end.how {
-        How::BadCwd => {
-            let cwd = job.cwd.as_deref().unwrap_or_default().escape_debug();
-            Outcome::Failed(Error::InvalidRequest(format!("`cwd` can't be entered: `{cwd}`")))
+fn not_started(errno: i32) -> Error {
+    use rustix::io::Errno;
+    match Errno::from_raw_os_error(errno) {
+        Errno::TOOBIG => {
+            Error::InvalidRequest("the arguments and the environment are too long".into())
         }
-        How::ReadOnlyEnv => Outcome::Failed(Error::InvalidRequest(
-            "`env` names a variable that is read-only in the shell".into(),
-        )),
-        How::NoShell => Outcome::Failed(Error::Overloaded(
-            "no shell could be started in the session; it may be out of memory or processes".into(),
-        )),
-        How::UnknownUser | How::NotStarted(_) => {
-            Outcome::Failed(Error::Internal("a command that could not be started".into()))
-        }
-        How::Broken => Outcome::Failed(Error::Internal(
-            "the shell gave no status: what the command did is not known".into(),
-        )),
-        How::Exited | How::ShellExited | How::Signaled(_) | How::Timeout | How::Cancelled => {
-            Outcome::Done(ended(job, end, rise, memory_limit))
-        }
+        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE => Error::Overloaded(
+            "the program could not be started: the session is out of memory or processes".into(),
+        ),
+        errno => Error::InvalidRequest(format!("the program could not be started: {errno}")),
     }
 }
 
-fn ended(job: &Job, end: &End, rise: Rise, memory_limit: u64) -> ExecEnd {
-    let exit_reason = exit_reason(end, rise);
-    let oom = exit_reason == ExitReason::Oom;
-    ExecEnd {
-        exec_id: job.id.clone(),
-        exit_code: end.exit_code,
-        cwd: text(&end.cwd),
-        duration_ms: end.duration_ms,
-        timed_out: end.how == How::Timeout,
-        exit_reason,
-        signal: if let How::Signaled(signal) = end.how { Some(signal) } else { None },
-        shell_restarted: end.shell_restarted,
-        state_lost: end.state_lost,
-        truncated: end.dropped_bytes > 0,
-        output_bytes: end.output_bytes,
-        oom_kills: rise.oom_kills,
-        fork_fails: rise.fork_fails,
-        memory_limit: oom.then_some(memory_limit),
-        details: (oom && rise.host_oom_kills > 0).then_some(OomDetails { scope: OomScope::Host }),
-    }
+/// What is settled of a run that ended, and stays so.
+pub(crate) fn judge(end: &End, rise: Counted, started_ms: i64) -> Verdict {
+    Verdict { reason: exit_reason(end, rise), rise, started_ms }
 }
 
 /// The rule of the API: what the group counted explains an end only where it fits.
-fn exit_reason(end: &End, rise: Rise) -> ExitReason {
+fn exit_reason(end: &End, rise: Counted) -> ExitReason {
     const SIGKILL: i32 = 9;
     let killed = end.exit_code == 128 + SIGKILL || end.how == How::Signaled(SIGKILL);
     match end.how {
         How::Timeout => ExitReason::Timeout,
         How::Cancelled => ExitReason::Cancelled,
+        How::Broken => ExitReason::Lost,
         _ if rise.oom_kills > 0 && killed => ExitReason::Oom,
         How::Signaled(_) => ExitReason::Signaled,
         _ if rise.fork_fails > 0 && end.exit_code != 0 => ExitReason::Pids,
@@ -88,7 +150,6 @@ fn exit_reason(end: &End, rise: Rise) -> ExitReason {
         How::Exited
         | How::BadCwd
         | How::ReadOnlyEnv
-        | How::Broken
         | How::NoShell
         | How::UnknownUser
         | How::NotStarted(_) => ExitReason::Exited,
@@ -140,8 +201,8 @@ mod test {
             (How::Timeout, 124, 1, 1, ExitReason::Timeout),
             (How::Cancelled, 130, 0, 1, ExitReason::Cancelled),
         ] {
-            let found =
-                exit_reason(&end(how, code), Rise { oom_kills, fork_fails, ..Rise::default() });
+            let rise = Counted { oom_kills, fork_fails, ..Counted::default() };
+            let found = exit_reason(&end(how, code), rise);
             assert_eq!(found, want, "{how:?} {code} {oom_kills} {fork_fails}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandkasten_types::limits::ENV_STRING_BYTES_MAX;
 use sandkasten_types::session::{CreateSession, Limits, Network};
 use sandkasten_types::{ImageName, WorkspaceId, limits};
 
@@ -10,8 +11,6 @@ use crate::config::{Config, WorkspacePolicy};
 use crate::error::Error;
 use crate::image::Image;
 
-/// The longest `NAME=value` that execve(2) takes: MAX_ARG_STRLEN, with its NUL.
-const ENV_STRING_BYTES_MAX: usize = 128 * limits::KIB - 1;
 /// init, a shell and a command need some.
 const PIDS_MIN: u64 = 8;
 const MEMORY_MB_MIN: u64 = 16;
@@ -236,7 +235,7 @@ pub(super) fn check_variables(field: &str, env: &BTreeMap<String, String>) -> Re
     Ok(())
 }
 
-fn is_identifier(name: &str) -> bool {
+pub(super) fn is_identifier(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')

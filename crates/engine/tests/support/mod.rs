@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each of the test programs uses a part of it")]
 
+pub(crate) mod fake;
+
 use std::fs;
 use std::future::Future;
 use std::io::Cursor;
@@ -11,13 +13,13 @@ use std::time::Duration;
 
 use sandkasten_engine::image::ImageConfig;
 use sandkasten_engine::{
-    Ceilings, Config, CreateFile, Defaults, Durability, Engine, Error, ExecEvent, FileUser,
-    Parents, Place, SeccompProfile, ShellPreference, WorkspacePolicy,
+    Ceilings, Config, CreateFile, Defaults, Durability, Engine, Error, EventsFrom, ExecEvent,
+    FileUser, Parents, Place, SeccompProfile, ShellPreference, WorkspacePolicy,
 };
 use sandkasten_jail::launcher::Launcher;
-use sandkasten_types::SessionId;
 use sandkasten_types::exec::{ExecAnswer, ExecEnd, ExecRequest};
 use sandkasten_types::session::{CreateSession, Limits, Session};
+use sandkasten_types::{ExecId, SessionId};
 
 /// What a test has.
 pub(crate) struct Lab {
@@ -238,12 +240,12 @@ impl Lab {
         loop {
             match handle.next().await.expect("an end") {
                 ExecEvent::Chunk(chunk) => {
-                    seq += 1;
-                    assert_eq!(chunk.seq, seq);
+                    assert!(chunk.seq > seq);
+                    seq = chunk.seq;
                     chunks.push(chunk.chunk.unwrap());
                 }
                 ExecEvent::Done { seq: last, end } => {
-                    assert_eq!(last, seq + 1);
+                    assert!(last > seq);
                     assert!(handle.next().await.is_none());
                     return (chunks, end);
                 }
@@ -251,6 +253,35 @@ impl Lab {
                 ExecEvent::Failed { error, .. } => panic!("{error}"),
             }
         }
+    }
+
+    /// The events of a command, each as it is shown.
+    pub(crate) async fn events(
+        &self,
+        id: &SessionId,
+        exec: &ExecId,
+        from: EventsFrom,
+    ) -> Vec<String> {
+        let mut events = self.engine.exec_events(id, exec, from).await.unwrap();
+        let mut all = Vec::new();
+        while let Some(event) = events.next().await {
+            all.push(format!("{event:?}"));
+        }
+        all
+    }
+
+    /// The number of the last event of a command that is there.
+    pub(crate) async fn last_seq(&self, id: &SessionId, exec: &ExecId) -> u64 {
+        let mut events = self.engine.exec_events(id, exec, EventsFrom::default()).await.unwrap();
+        let mut last = 0;
+        while let Some(event) = events.next().await {
+            last = match event {
+                ExecEvent::Chunk(chunk) => chunk.seq,
+                ExecEvent::Gap(gap) => gap.seq,
+                ExecEvent::Done { seq, .. } | ExecEvent::Failed { seq, .. } => seq,
+            };
+        }
+        last
     }
 
     pub(crate) async fn write(

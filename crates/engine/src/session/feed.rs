@@ -1,35 +1,28 @@
-//! The output of one exec on its way from the actor to its caller.
+//! The output of a run on its way from the actor to the caller that began it.
 //!
-//! It has no limit of its own: init may send a window's worth, and gets room for more only as the
-//! caller takes them; the actor ends a session whose init sends more.
+//! It has no limit of its own: init may send output of a certain cost, and gets room for more only as
+//! the caller takes it; the actor ends a session whose init sends more.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandkasten_protocol::Record;
-use sandkasten_types::exec::ExecEnd;
 use tokio::sync::Notify;
 
+use super::outcome::Over;
 use crate::error::Error;
-
-/// How an exec ended, for its caller.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Done(ExecEnd),
-    Failed(Error),
-}
 
 /// What the caller takes.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Record(Record),
     /// Comes once, last.
-    End(Outcome),
+    End(Result<Arc<Over>, Error>),
 }
 
 /// Between the actor and one caller.
 #[derive(Debug, Default)]
-pub(crate) struct Pipe {
+pub(crate) struct Feed {
     inside: Mutex<Inside>,
     changed: Notify,
 }
@@ -37,28 +30,27 @@ pub(crate) struct Pipe {
 #[derive(Debug, Default)]
 struct Inside {
     records: VecDeque<Record>,
-    end: Option<Outcome>,
+    end: Option<Result<Arc<Over>, Error>>,
     ended: bool,
 }
 
-impl Pipe {
-    /// Appends output.
-    pub(crate) fn push(&self, record: Record) {
+impl Feed {
+    pub(crate) fn push(&self, records: Vec<Record>) {
         let mut inside = self.lock();
         if inside.ended {
             return;
         }
-        inside.records.push_back(record);
+        inside.records.extend(records);
         drop(inside);
         self.changed.notify_one();
     }
 
     /// Says how it ended. The first word counts.
-    pub(crate) fn end(&self, outcome: Outcome) {
+    pub(crate) fn end(&self, end: Result<Arc<Over>, Error>) {
         let mut inside = self.lock();
         if !inside.ended {
             inside.ended = true;
-            inside.end = Some(outcome);
+            inside.end = Some(end);
         }
         drop(inside);
         self.changed.notify_one();
@@ -76,8 +68,8 @@ impl Pipe {
                 if let Some(record) = inside.records.pop_front() {
                     return Some(Taken::Record(record));
                 }
-                if let Some(outcome) = inside.end.take() {
-                    return Some(Taken::End(outcome));
+                if let Some(end) = inside.end.take() {
+                    return Some(Taken::End(end));
                 }
                 if inside.ended {
                     return None;
@@ -99,15 +91,18 @@ mod test {
     use super::*;
 
     #[tokio::test]
-    async fn output_comes_before_the_end_and_the_first_end_counts() {
-        let record = Record { seq: 1, stream: Stream::Output, at_ms: 1, data: b"a".to_vec() };
-        let pipe = Pipe::default();
-        pipe.push(record.clone());
-        pipe.end(Outcome::Failed(Error::Draining));
-        pipe.end(Outcome::Failed(Error::Internal("second".into())));
-        let Some(Taken::Record(taken)) = pipe.take().await else { panic!() };
-        assert_eq!(taken, record);
-        assert!(matches!(pipe.take().await, Some(Taken::End(Outcome::Failed(Error::Draining)))));
-        assert!(pipe.take().await.is_none());
+    async fn records_come_whole_and_the_first_end_counts() {
+        let feed = Feed::default();
+        let record = |seq| Record { seq, stream: Stream::Output, at_ms: 1, data: b"a".to_vec() };
+        feed.push(vec![record(1), record(2)]);
+        feed.end(Err(Error::Draining));
+        feed.end(Err(Error::Internal("second".into())));
+        feed.push(vec![record(3)]);
+        for seq in 1..=2 {
+            let Some(Taken::Record(found)) = feed.take().await else { panic!() };
+            assert_eq!(found, record(seq));
+        }
+        assert!(matches!(feed.take().await, Some(Taken::End(Err(Error::Draining)))));
+        assert!(feed.take().await.is_none());
     }
 }

@@ -1,0 +1,181 @@
+//! What runs are given to read: it goes to init in order, as fast as init and the connection take it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use sandkasten_protocol::{DATA_BYTES_MAX, STDIN_WINDOW_BYTES, ToInit};
+use tokio::sync::oneshot;
+
+use super::link::LinkFault;
+use crate::error::Error;
+
+/// Who is told that there was room for all of it, or why not.
+pub(super) type Told = oneshot::Sender<Result<(), Error>>;
+
+/// The stdin of all runs that have one.
+#[derive(Debug, Default)]
+pub(super) struct Stdins {
+    flows: BTreeMap<u64, Flow>,
+    /// The run that was served last: they take turns.
+    last: u64,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    waiting: VecDeque<Waiting>,
+    /// The end of file has been given; nothing comes behind it.
+    is_closed: bool,
+    sent: u64,
+    taken: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    data: Bytes,
+    is_last: bool,
+    told: Option<Told>,
+}
+
+impl Stdins {
+    /// A run that begins with an open stdin.
+    pub(super) fn open(&mut self, run: u64) {
+        self.flows.insert(run, Flow::default());
+    }
+
+    /// More of it. Nothing may come behind the last.
+    pub(super) fn push(&mut self, run: u64, data: Bytes, end: End, told: Option<Told>) {
+        let error = match self.flows.get_mut(&run) {
+            Some(flow) if !flow.is_closed => {
+                flow.is_closed = end == End::OfFile;
+                flow.waiting.push_back(Waiting { data, is_last: flow.is_closed, told });
+                return;
+            }
+            Some(_) => Error::Conflict("its stdin is closed".into()),
+            None => Error::Conflict("it takes no stdin, or has ended".into()),
+        };
+        if let Some(told) = told {
+            drop(told.send(Err(error)));
+        }
+    }
+
+    /// The next frame for init, if there is one and init has room for it.
+    pub(super) fn next_frame(&mut self) -> Option<ToInit> {
+        let has_room = |flow: &Flow| {
+            let waits = flow.sent.saturating_sub(flow.taken);
+            let next = flow.waiting.front();
+            next.is_some_and(|next| waits + frame_bytes(&next.data) as u64 <= STDIN_WINDOW_BYTES)
+        };
+        let mut behind = self.flows.range(self.last.saturating_add(1)..);
+        let found = behind.find(|(_, flow)| has_room(flow)).map(|(run, _)| *run);
+        let first = || self.flows.iter().find(|(_, flow)| has_room(flow)).map(|(run, _)| *run);
+        let run = found.or_else(first)?;
+        self.last = run;
+        self.flows.get_mut(&run).and_then(|flow| flow.next_frame(run))
+    }
+
+    /// init needs so many bytes less.
+    pub(super) fn on_taken(&mut self, run: u64, bytes: u64) -> Result<(), LinkFault> {
+        // A run that is over has no flow any more; init may still tell what it threw away.
+        let Some(flow) = self.flows.get_mut(&run) else { return Ok(()) };
+        flow.taken = flow.taken.saturating_add(bytes);
+        if flow.taken > flow.sent {
+            return Err(LinkFault::Protocol("it took more stdin than it was given"));
+        }
+        Ok(())
+    }
+
+    /// The run is over: nobody reads it any more.
+    pub(super) fn close(&mut self, run: u64) {
+        let Some(flow) = self.flows.remove(&run) else { return };
+        for told in flow.waiting.into_iter().filter_map(|waiting| waiting.told) {
+            drop(told.send(Err(Error::Conflict("it has ended".into()))));
+        }
+    }
+
+    /// Tells all that wait why they wait no more.
+    pub(super) fn refuse_all(&mut self, why: impl Fn() -> Error) {
+        for flow in std::mem::take(&mut self.flows).into_values() {
+            for told in flow.waiting.into_iter().filter_map(|waiting| waiting.told) {
+                drop(told.send(Err(why())));
+            }
+        }
+    }
+}
+
+/// Whether more follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    OfFile,
+    NotYet,
+}
+
+fn frame_bytes(data: &Bytes) -> usize {
+    data.len().min(DATA_BYTES_MAX)
+}
+
+impl Flow {
+    fn next_frame(&mut self, run: u64) -> Option<ToInit> {
+        let next = self.waiting.front_mut()?;
+        let data = next.data.split_to(frame_bytes(&next.data));
+        self.sent = self.sent.saturating_add(data.len() as u64);
+        let is_whole = next.data.is_empty();
+        let is_last = is_whole && next.is_last;
+        if is_whole && let Some(told) = self.waiting.pop_front().and_then(|whole| whole.told) {
+            drop(told.send(Ok(())));
+        }
+        Some(ToInit::Stdin { run, data: data.to_vec(), is_last })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn next(stdins: &mut Stdins) -> Option<(u64, usize, bool)> {
+        match stdins.next_frame() {
+            Some(ToInit::Stdin { run, data, is_last }) => Some((run, data.len(), is_last)),
+            Some(_) => panic!(),
+            None => None,
+        }
+    }
+
+    #[test]
+    fn bytes_go_in_frames_and_end_once() {
+        let mut stdins = Stdins::default();
+        stdins.open(1);
+        stdins.push(1, vec![1; DATA_BYTES_MAX + 5].into(), End::NotYet, None);
+        let (told, mut heard) = oneshot::channel();
+        stdins.push(1, Bytes::new(), End::OfFile, Some(told));
+        assert_eq!(next(&mut stdins), Some((1, DATA_BYTES_MAX, false)));
+        assert_eq!(next(&mut stdins), Some((1, 5, false)));
+        assert!(heard.try_recv().is_err());
+        assert_eq!(next(&mut stdins), Some((1, 0, true)));
+        assert!(heard.try_recv().unwrap().is_ok());
+        assert_eq!(next(&mut stdins), None);
+        for run in [1, 2] {
+            let (told, mut heard) = oneshot::channel();
+            stdins.push(run, Bytes::new(), End::NotYet, Some(told));
+            assert!(matches!(heard.try_recv().unwrap(), Err(Error::Conflict(_))));
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_window_waits_in_init() {
+        let mut stdins = Stdins::default();
+        stdins.open(1);
+        stdins.open(2);
+        let all = usize::try_from(STDIN_WINDOW_BYTES).unwrap() + 1;
+        stdins.push(1, vec![0; all].into(), End::OfFile, None);
+        stdins.push(2, b"x"[..].into(), End::OfFile, None);
+        let mut sent = 0;
+        while let Some((run, bytes, _)) = next(&mut stdins) {
+            sent += if run == 1 { bytes } else { 0 };
+        }
+        assert_eq!(sent, all - 1);
+        stdins.on_taken(1, 1).unwrap();
+        assert_eq!(next(&mut stdins), Some((1, 1, true)));
+        assert!(stdins.on_taken(1, STDIN_WINDOW_BYTES).is_ok());
+        assert!(stdins.on_taken(1, 1).is_err());
+        assert!(stdins.on_taken(7, 1).is_ok());
+    }
+}
