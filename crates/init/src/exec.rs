@@ -16,8 +16,9 @@ use std::time::Duration;
 use sandkasten_protocol::{Bytes, End, How, OutputMode, Run, Shell};
 
 use crate::clock::Moment;
+use crate::input::Input;
 use crate::kill::Killer;
-use crate::line::{self, Text};
+use crate::line::{self, Streams, Text};
 use crate::output::{self, Sinks};
 use crate::rights::Ids;
 use crate::runs::Runs;
@@ -40,6 +41,8 @@ const INLINE_BYTES_MAX: usize = 4096;
 pub(crate) struct Exec {
     pub(crate) run: Run,
     pub(crate) work: Work,
+    /// `None`: its stdin is empty.
+    pub(crate) input: Option<Input>,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,7 @@ pub(crate) enum State {
 pub(crate) struct Running {
     pub(crate) run: Run,
     pub(crate) work: Work,
+    pub(crate) input: Option<Input>,
     pub(crate) phase: Phase,
     pub(crate) shell_restarted: bool,
     started: Moment,
@@ -157,7 +161,7 @@ impl Outcome {
 
 impl Running {
     pub(crate) fn new(exec: Exec) -> Self {
-        let Exec { run, work } = exec;
+        let Exec { run, work, input } = exec;
         let started = Moment::now();
         let mut steps = VecDeque::new();
         if !run.env.is_empty() {
@@ -171,6 +175,7 @@ impl Running {
             timeout: started.after(run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
             run,
             work,
+            input,
             phase: Phase::Waiting,
             shell_restarted: false,
             started,
@@ -235,7 +240,16 @@ impl Running {
         } else {
             Text::Inline(cmd)
         };
-        Ok(line::command(shell, text, &self.run.env, sinks.outputs(), status))
+        let input = match &mut self.input {
+            Some(input) => {
+                input.open_for_shell(&world.poller, &world.run)?;
+                input.path()
+            }
+            None => None,
+        };
+        let input = input.as_deref().unwrap_or(line::NO_INPUT);
+        let streams = Streams { input, outputs: sinks.outputs() };
+        Ok(line::command(shell, text, &self.run.env, streams, status))
     }
 
     /// The command is over: reads what it has written, and waits a little for its children. Gives the
@@ -243,6 +257,9 @@ impl Running {
     pub(crate) fn finish(&mut self, world: &World, runs: &mut Runs, outcome: Outcome) -> Phase {
         self.sinks = None;
         self.text = None;
+        if let Some(input) = self.input.take() {
+            input.close(&world.poller);
+        }
         let now = Moment::now();
         self.finished = Some(now);
         runs.note_over(self.run.id);

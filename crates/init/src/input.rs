@@ -1,9 +1,13 @@
 //! What a run reads: bytes of the engine's on their way to a pipe, a FIFO or a terminal.
 //!
 //! ```text
-//!   FIFO that the shell has not opened ── IN_OPEN ──> pipe ──┬── all is written ──> closed
-//!   program's pipe, program's terminal ──────────────────────┴── reader is gone ──> the rest is dropped
+//!   FIFO that the shell has not opened ── IN_OPEN ──> FIFO ── all is written, all is read ──> closed
+//!   program's pipe, program's terminal ──────────────┬── all is written ──────────> closed
+//!                                                    └── reader is gone ──> the rest is dropped
 //! ```
+//!
+//! A FIFO is open here until it is read, since one without a writer can't be opened any more, as
+//! `cat /dev/stdin` does.
 //!
 //! Nothing here waits: what the reader does not take stays in memory, beyond [`IN_MEMORY_BYTES`] in an
 //! unnamed file in the spool directory. Bytes count as taken when they are written or dropped.
@@ -48,10 +52,22 @@ pub(crate) struct Overfull;
 
 #[derive(Debug)]
 enum To {
+    /// A command that waits for its turn.
+    Later,
     /// A FIFO that is open here for both, so that whoever opens it to read need not wait. A
     /// descriptor of inotify tells when somebody has.
     Unopened {
         fifo: Fifo,
+        opens: OwnedFd,
+    },
+    /// `opens` tells of reads too.
+    Fifo {
+        write: OwnedFd,
+        opens: OwnedFd,
+    },
+    /// All is written to that FIFO, not all is read.
+    Draining {
+        write: OwnedFd,
         opens: OwnedFd,
     },
     Pipe(OwnedFd),
@@ -62,20 +78,24 @@ enum To {
 }
 
 impl Input {
-    /// Input of a command: the shell reads it from [`Self::path`].
+    /// Input of a command, which may have to wait for its turn.
+    pub(crate) fn for_command(poller: &mut Poller) -> Self {
+        Self::new(poller, To::Later)
+    }
+
+    /// It is the command's turn: the shell reads it from [`Self::path`].
     ///
     /// # Errors
     /// No descriptor, no inotify instance or no room for a FIFO.
-    pub(crate) fn for_shell(poller: &mut Poller, run: &RunDir) -> io::Result<Self> {
+    pub(crate) fn open_for_shell(&mut self, poller: &Poller, run: &RunDir) -> io::Result<()> {
         let fifo = run.fifo_for_reading()?;
         let opens = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&opens, fifo.path(), WatchFlags::OPEN)?;
-        let mut input = Self::new(poller, To::Unopened { fifo, opens });
-        if let To::Unopened { opens, .. } = &input.to {
-            poller.add(opens, Token::Input(input.id), Want::Read)?;
-            input.is_watched = true;
-        }
-        Ok(input)
+        inotify::add_watch(&opens, fifo.path(), WatchFlags::OPEN | WatchFlags::ACCESS)?;
+        poller.add(&opens, Token::Input(self.id), Want::Read)?;
+        self.is_watched = true;
+        self.to = To::Unopened { fifo, opens };
+        self.pump(poller);
+        Ok(())
     }
 
     /// Input of a program: the write end of a pipe, non-blocking.
@@ -97,7 +117,12 @@ impl Input {
     pub(crate) fn path(&self) -> Option<String> {
         match &self.to {
             To::Unopened { fifo, .. } => Some(fifo.path()),
-            To::Pipe(_) | To::Terminal(_) | To::Nowhere => None,
+            To::Later
+            | To::Fifo { .. }
+            | To::Draining { .. }
+            | To::Pipe(_)
+            | To::Terminal(_)
+            | To::Nowhere => None,
         }
     }
 
@@ -126,12 +151,12 @@ impl Input {
 
     /// Something has happened to where the bytes go.
     pub(crate) fn on_event(&mut self, poller: &Poller) {
-        if let To::Unopened { opens, .. } = &self.to {
-            let mut space = [MaybeUninit::uninit(); 512];
-            if inotify::Reader::new(opens, &mut space).next().is_err() {
-                return;
-            }
-            self.on_opened(poller);
+        match &self.to {
+            To::Unopened { opens, .. } if says_something(opens) => self.on_opened(poller),
+            To::Unopened { .. } => return,
+            // What it says is that something was read.
+            To::Draining { opens, .. } => drop(says_something(opens)),
+            To::Later | To::Fifo { .. } | To::Pipe(_) | To::Terminal(_) | To::Nowhere => {}
         }
         self.pump(poller);
     }
@@ -150,15 +175,28 @@ impl Input {
     /// The shell reads. From here on init is no reader itself, so that it sees when the last one goes.
     fn on_opened(&mut self, poller: &Poller) {
         self.watch(poller, Wanted::No);
-        if let To::Unopened { fifo, .. } = std::mem::replace(&mut self.to, To::Nowhere) {
+        if let To::Unopened { fifo, opens } = std::mem::replace(&mut self.to, To::Nowhere) {
             // Without a descriptor for it the one that is there must do: then the bytes for a reader
             // that goes wait for the end of the command.
             let write = fifo.name.open_for_writing().unwrap_or(fifo.read);
-            self.to = To::Pipe(write);
+            self.to = To::Fifo { write, opens };
+        }
+    }
+
+    fn on_written(&mut self, poller: &Poller) {
+        self.watch(poller, Wanted::No);
+        if let To::Fifo { write, opens } = std::mem::replace(&mut self.to, To::Nowhere) {
+            self.to = To::Draining { write, opens };
+            self.watch(poller, Wanted::Yes);
+            // Asked after it is watched: a read from here on is told of.
+            self.on_empty(poller);
         }
     }
 
     fn pump(&mut self, poller: &Poller) {
+        if matches!(self.to, To::Later) {
+            return;
+        }
         for _ in 0..WRITES_MAX {
             let written = match (self.waiting.front(), self.to.write()) {
                 (_, None) | (Err(_), _) => return self.end(poller),
@@ -182,8 +220,14 @@ impl Input {
     fn on_empty(&mut self, poller: &Poller) {
         match (&self.to, self.more) {
             // Whoever opens it later must find its end, not wait for a writer.
-            (To::Unopened { .. }, _) => {}
-            (To::Pipe(_) | To::Terminal(_) | To::Nowhere, More::MayCome) => {
+            (To::Later | To::Unopened { .. }, _) => {}
+            (To::Draining { write, .. }, _) => {
+                if rustix::io::ioctl_fionread(write).unwrap_or(0) == 0 {
+                    self.end(poller);
+                }
+            }
+            (To::Fifo { .. }, More::Never) => self.on_written(poller),
+            (To::Fifo { .. } | To::Pipe(_) | To::Terminal(_) | To::Nowhere, More::MayCome) => {
                 self.watch(poller, Wanted::No);
             }
             (To::Terminal(master), More::Never) => {
@@ -202,22 +246,37 @@ impl Input {
     }
 
     fn watch(&mut self, poller: &Poller, wanted: Wanted) {
-        let (fd, is_opened) = match &self.to {
-            To::Unopened { opens, .. } => (opens, false),
-            To::Pipe(fd) | To::Terminal(fd) => (fd, true),
-            To::Nowhere => return,
+        let (fd, want) = match &self.to {
+            To::Unopened { opens, .. } | To::Draining { opens, .. } => (opens, Want::Read),
+            To::Fifo { write, .. } | To::Pipe(write) | To::Terminal(write) => (write, Want::Write),
+            To::Later | To::Nowhere => return,
         };
         match (wanted, self.is_watched) {
-            (Wanted::Yes, false) if is_opened => {
-                self.is_watched = poller.add(fd, Token::Input(self.id), Want::Write).is_ok();
+            (Wanted::Yes, false) => {
+                self.is_watched = poller.add(fd, Token::Input(self.id), want).is_ok();
             }
             (Wanted::No, true) => {
                 poller.remove(fd);
                 self.is_watched = false;
             }
-            (Wanted::Yes, _) | (Wanted::No, false) => {}
+            (Wanted::Yes, true) | (Wanted::No, false) => {}
         }
     }
+}
+
+/// Empties a descriptor of inotify. Whether there was an event.
+fn says_something(opens: &OwnedFd) -> bool {
+    let mut space = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(opens, &mut space);
+    let mut was_there = false;
+    // One read gives all that fits; the buffer is empty then.
+    while reader.next().is_ok() {
+        was_there = true;
+        if reader.is_buffer_empty() {
+            break;
+        }
+    }
+    was_there
 }
 
 /// Whether the poller is to tell when bytes can go on.
@@ -231,8 +290,9 @@ impl To {
     fn write(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Unopened { fifo, .. } => Some(fifo.read.as_fd()),
+            Self::Fifo { write, .. } | Self::Draining { write, .. } => Some(write.as_fd()),
             Self::Pipe(fd) | Self::Terminal(fd) => Some(fd.as_fd()),
-            Self::Nowhere => None,
+            Self::Later | Self::Nowhere => None,
         }
     }
 }

@@ -18,6 +18,16 @@ pub(crate) enum Outputs<'a> {
     },
 }
 
+/// What a command has as its stdin and where its output goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Streams<'a> {
+    pub(crate) input: &'a str,
+    pub(crate) outputs: Outputs<'a>,
+}
+
+/// The input of a command that has none.
+pub(crate) const NO_INPUT: &str = "/dev/null";
+
 /// What is to be evaluated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Text<'a> {
@@ -77,7 +87,7 @@ pub(crate) fn command(
     shell: Shell,
     text: Text<'_>,
     env: &Env,
-    outputs: Outputs<'_>,
+    streams: Streams<'_>,
     status: &str,
 ) -> Vec<u8> {
     let mut line = fresh(shell);
@@ -88,18 +98,19 @@ pub(crate) fn command(
             let eval: &[u8] =
                 if env.is_empty() { b"\\builtin eval " } else { b"\\builtin command eval " };
             push(&mut line, &[eval, &argument(text), b" "]);
-            push_outputs(&mut line, outputs);
+            push_streams(&mut line, streams);
             line.extend(b"; ");
             push_status(&mut line, shell, status);
         }
         Shell::Sh => {
             line.extend(b"\\command exec ");
-            push_outputs(&mut line, outputs);
+            push_streams(&mut line, streams);
             line.extend(b"; ");
             push_env(&mut line, env);
             push(&mut line, &[b"\\command eval ", &argument(text), b"; "]);
             push_guarded_status(&mut line, status);
-            line.extend(b"; \\command exec >/dev/null 2>&1");
+            let back: &[u8] = if streams.input == NO_INPUT { b"" } else { b"</dev/null " };
+            push(&mut line, &[b"; \\command exec ", back, b">/dev/null 2>&1"]);
         }
     }
     line.push(b'\n');
@@ -134,11 +145,12 @@ fn push_env(line: &mut Vec<u8>, env: &Env) {
     }
 }
 
-fn push_outputs(line: &mut Vec<u8>, outputs: Outputs<'_>) {
-    match outputs {
-        Outputs::One(path) => push(line, &[b"</dev/null >", path.as_bytes(), b" 2>&1"]),
+fn push_streams(line: &mut Vec<u8>, streams: Streams<'_>) {
+    push(line, &[b"<", streams.input.as_bytes()]);
+    match streams.outputs {
+        Outputs::One(path) => push(line, &[b" >", path.as_bytes(), b" 2>&1"]),
         Outputs::Two { stdout, stderr } => {
-            push(line, &[b"</dev/null >", stdout.as_bytes(), b" 2>", stderr.as_bytes()]);
+            push(line, &[b" >", stdout.as_bytes(), b" 2>", stderr.as_bytes()]);
         }
     }
 }
@@ -211,7 +223,8 @@ mod test {
 
     #[test]
     fn bash_line() {
-        let line = command(Shell::Bash, Text::Inline(b"ls"), &[], Outputs::One("/o"), "/s");
+        let streams = Streams { input: NO_INPUT, outputs: Outputs::One("/o") };
+        let line = command(Shell::Bash, Text::Inline(b"ls"), &[], streams, "/s");
         assert_eq!(
             text(line),
             "\\builtin : ''\n\\builtin eval 'ls' </dev/null >/o 2>&1; \
@@ -222,14 +235,15 @@ mod test {
     #[test]
     fn sh_line() {
         let outputs = Outputs::Two { stdout: "/o", stderr: "/e" };
+        let streams = Streams { input: "/i", outputs };
         let env = [(b"A".to_vec(), b"x y".to_vec())];
-        let line = command(Shell::Sh, Text::Inline(b"ls"), &env, outputs, "/s");
+        let line = command(Shell::Sh, Text::Inline(b"ls"), &env, streams, "/s");
         assert_eq!(
             text(line),
-            "\\command : ''\n\\command exec </dev/null >/o 2>/e; A='x y' \\command eval 'ls'; \
+            "\\command : ''\n\\command exec </i >/o 2>/e; A='x y' \\command eval 'ls'; \
              \\command eval \"\\command test ! /proc/self -ef /proc/$$ && \\command exit $?; \
              \\command printf '%s %s\\0' $? \\\"\\${PWD-}\\\" >/s\"; \
-             \\command exec >/dev/null 2>&1\n"
+             \\command exec </dev/null >/dev/null 2>&1\n"
         );
     }
 

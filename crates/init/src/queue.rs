@@ -33,6 +33,10 @@ impl Queue {
         Some(exec)
     }
 
+    pub(crate) fn get_mut(&mut self, run: u64) -> Option<&mut Exec> {
+        self.waiting.iter_mut().find(|exec| exec.run.id == run)
+    }
+
     /// Takes a command out of its turn.
     pub(crate) fn remove(&mut self, run: u64) -> Option<Exec> {
         let index = self.waiting.iter().position(|exec| exec.run.id == run)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, FileUser, FromInit, Hello, How, Run, Stdin, Task, ToInit, VERSION,
+    Begun, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, Run, Stdin, Task, ToInit, VERSION,
 };
 
 use crate::clock::{self, Moment};
@@ -13,6 +13,7 @@ use crate::cwd;
 use crate::dump::{Dumping, Got};
 use crate::exec::{Exec, Outcome, Phase, Running, State, Step, Work};
 use crate::files::Files;
+use crate::input::{Input, More};
 use crate::kill::{Found as Met, Hunt, Killer};
 use crate::line;
 use crate::link::Heard;
@@ -132,7 +133,8 @@ impl Session {
             Token::Dump(id) if self.dumping.as_ref().is_some_and(|d| d.id() == id) => {
                 self.on_dump();
             }
-            Token::Dump(_) | Token::Input(_) => {}
+            Token::Dump(_) => {}
+            Token::Input(id) => self.on_input(id),
             Token::Report(_)
             | Token::ProcessEnd(_)
             | Token::Birth(_)
@@ -209,9 +211,11 @@ impl Session {
             }
             ToInit::Replay(replay) => self.runs.replay(&mut self.world, replay),
             ToInit::Unwait { tag } => self.runs.unwait(&mut self.world, tag),
-            ToInit::Stdin { .. } | ToInit::Signal { .. } | ToInit::Resize { .. } => {
-                return Verdict::Broken;
+            ToInit::Stdin { run, data, is_last } => {
+                let more = if is_last { More::Never } else { More::MayCome };
+                return self.on_stdin(run, &data, more);
             }
+            ToInit::Signal { .. } | ToInit::Resize { .. } => return Verdict::Broken,
             ToInit::File { tag, op } => {
                 let (result, descriptor) = self.files.run(&self.world, op);
                 let answer = FromInit::File { tag, result };
@@ -223,14 +227,16 @@ impl Session {
 
     fn on_begin(&mut self, run: Run, task: Task) -> Verdict {
         let work = match task {
-            Task::Command { cmd, output, user: FileUser::Session } if run.stdin == Stdin::Empty => {
-                Work::Command { cmd, output }
-            }
+            Task::Command { cmd, output, user: FileUser::Session } => Work::Command { cmd, output },
             Task::Restart { keep_state: true } => Work::Restart(State::Kept),
             Task::Restart { keep_state: false } => Work::Restart(State::Fresh),
             Task::Command { .. } | Task::Program { .. } => return Verdict::Broken,
         };
-        self.on_exec(Exec { run, work })
+        let input = match run.stdin {
+            Stdin::Empty => None,
+            Stdin::Piped => Some(Input::for_command(&mut self.world.poller)),
+        };
+        self.on_exec(Exec { run, work, input })
     }
 
     fn on_exec(&mut self, mut exec: Exec) -> Verdict {
@@ -244,6 +250,44 @@ impl Session {
             self.proceed();
         }
         Verdict::Fine
+    }
+
+    fn on_stdin(&mut self, run: u64, data: &[u8], more: More) -> Verdict {
+        if data.len() > DATA_BYTES_MAX {
+            return Verdict::Broken;
+        }
+        let running = self.running.as_mut().filter(|running| running.id() == run);
+        let input = match running {
+            Some(running) => running.input.as_mut(),
+            None => self.queue.get_mut(run).and_then(|exec| exec.input.as_mut()),
+        };
+        let Some(input) = input else {
+            // Nobody reads it any more.
+            self.tell_taken(run, data.len() as u64);
+            return Verdict::Fine;
+        };
+        if input.push(&self.world.poller, self.saved.spool(), (data, more)).is_err() {
+            return Verdict::Broken;
+        }
+        let bytes = input.take_taken();
+        self.tell_taken(run, bytes);
+        Verdict::Fine
+    }
+
+    /// The stdin of the command goes on.
+    fn on_input(&mut self, id: u32) {
+        let Some(running) = self.running.as_mut() else { return };
+        let run = running.id();
+        let Some(input) = running.input.as_mut().filter(|input| input.id == id) else { return };
+        input.on_event(&self.world.poller);
+        let bytes = input.take_taken();
+        self.tell_taken(run, bytes);
+    }
+
+    fn tell_taken(&mut self, run: u64, bytes: u64) {
+        if bytes > 0 {
+            self.world.link.queue(&FromInit::Taken { run, bytes }, None);
+        }
     }
 
     /// Begins the command whose turn it is, if it is one's turn.

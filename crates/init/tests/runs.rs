@@ -8,8 +8,8 @@ use std::path::Path;
 
 use boxed::{Exec, Image, Keep, Kind, Sandbox, event, text_of};
 use sandkasten_protocol::{
-    FileOp, FromInit, How, Item, KEPT_RUNS_MAX, RECORD_BYTES_MAX, Reader, Record, SPOOL_BYTES,
-    ShellPreference, Spool, Then, ToInit, Wait,
+    DATA_BYTES_MAX, FileOp, FromInit, How, Item, KEPT_RUNS_MAX, RECORD_BYTES_MAX, Reader, Record,
+    SPOOL_BYTES, ShellPreference, Spool, Stdin, Then, ToInit, Wait,
 };
 
 fn unread(exec: &mut Exec) {
@@ -448,6 +448,125 @@ fn a_new_shell_when_it_is_asked_for() {
         wait_for(&sandbox.path("stopped"));
         let run = sandbox.restart(Keep::State);
         assert_eq!(sandbox.finish(run).code(), 0);
+        sandbox.is_alive();
+    }
+}
+
+/// Sends the stdin of a run as an engine does.
+fn feed(sandbox: &mut Sandbox, run: u64, data: &[u8]) {
+    for part in data.chunks(DATA_BYTES_MAX) {
+        sandbox.link.send(&ToInit::Stdin { run, data: part.to_vec(), is_last: false });
+    }
+    sandbox.link.send(&ToInit::Stdin { run, data: Vec::new(), is_last: true });
+}
+
+/// Takes everything up to the end: what was told of stdin, and the output.
+#[track_caller]
+fn fed(sandbox: &mut Sandbox, run: u64) -> (u64, String, sandkasten_protocol::End) {
+    let (mut taken, mut out) = (0, Vec::new());
+    loop {
+        match sandbox.next() {
+            FromInit::Taken { run: of, bytes } if of == run => taken += bytes,
+            FromInit::Taken { run: of, .. } => assert!(of < run),
+            FromInit::Output { records, .. } => {
+                let cost = records.iter().map(Record::cost).sum();
+                sandbox.link.send(&ToInit::Credit { run, cost });
+                out.extend(records.into_iter().flat_map(|record| record.data));
+            }
+            FromInit::End { end, .. } => {
+                settle(sandbox, run, b"");
+                return (taken, String::from_utf8(out).unwrap(), end);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn piped(exec: &mut Exec) {
+    exec.stdin = Stdin::Piped;
+}
+
+#[test]
+fn a_command_reads_its_stdin() {
+    for kind in [Kind::Bash, Kind::Dash, Kind::Busybox] {
+        let sandbox = &mut Sandbox::new(kind);
+        let first = sandbox.begin("cat; echo end", piped);
+        // It waits for its turn.
+        let second = sandbox.begin("read x; echo \"[$x]\"; cat", piped);
+        feed(sandbox, second, b"one\ntwo\n");
+        feed(sandbox, first, b"first");
+        let (taken, out, end) = fed(sandbox, first);
+        assert_eq!((taken, out.as_str(), end.exit_code), (5, "firstend\n", 0), "{kind:?}");
+        is_begun(sandbox, second);
+        let (taken, out, end) = fed(sandbox, second);
+        assert_eq!((taken, out.as_str(), end.exit_code), (8, "[one]\ntwo\n", 0));
+        for cmd in ["cat /dev/stdin", "cat < /dev/stdin", "sh /dev/stdin | cat"] {
+            let run = sandbox.begin(cmd, piped);
+            feed(sandbox, run, b"echo 1");
+            let (_, out, end) = fed(sandbox, run);
+            let expected = if cmd.starts_with("sh") { "1\n" } else { "echo 1" };
+            assert_eq!((out.as_str(), end.exit_code), (expected, 0), "{kind:?} {cmd}");
+        }
+        let run = sandbox.begin("cat", piped);
+        feed(sandbox, run, b"");
+        assert_eq!(fed(sandbox, run).1, "");
+        // The next one has none.
+        sandbox.run("cat; wc -c").is(0, "0\n");
+    }
+}
+
+#[test]
+fn much_stdin_goes_through() {
+    for kind in [Kind::Bash, Kind::Busybox] {
+        let sandbox = &mut Sandbox::new(kind);
+        let data: Vec<u8> = (0..50u32 << 20).map(|n| n.to_le_bytes()[1] ^ 0x5a).collect();
+        let run = sandbox.begin("wc -c", piped);
+        feed(sandbox, run, &data);
+        let (taken, out, _) = fed(sandbox, run);
+        assert_eq!((taken, out.trim()), (data.len() as u64, "52428800"));
+        let run = sandbox.begin("md5sum", piped);
+        feed(sandbox, run, &data);
+        let (taken, out, _) = fed(sandbox, run);
+        assert_eq!(taken, data.len() as u64, "{out}");
+        std::fs::write(sandbox.path("data"), &data).unwrap();
+        let expected = sandbox.run("md5sum < data");
+        assert_eq!(out, expected.out);
+    }
+}
+
+#[test]
+fn a_command_that_reads_nothing_holds_nothing_up() {
+    for kind in [Kind::Bash, Kind::Dash] {
+        let sandbox = &mut Sandbox::new(kind);
+        for (cmd, out) in [
+            ("sleep 0.1; echo done", "done\n"),
+            ("exec <&-; echo done", "done\n"),
+            ("head -c 3", "xxx"),
+        ] {
+            let run = sandbox.begin(cmd, piped);
+            feed(sandbox, run, &vec![b'x'; 5 << 20]);
+            let (_, got, end) = fed(sandbox, run);
+            assert_eq!((got.as_str(), end.exit_code), (out, 0), "{kind:?} {cmd}");
+        }
+        // One that is killed, and one whose job goes on with it.
+        let run = sandbox.begin("sleep 1000", |exec| {
+            piped(exec);
+            exec.timeout_ms = 200;
+        });
+        feed(sandbox, run, &vec![b'x'; 5 << 20]);
+        assert_eq!(fed(sandbox, run).2.how, How::Timeout);
+        let run = sandbox.begin("sleep 1000 <&0 & echo job", piped);
+        feed(sandbox, run, &vec![b'x'; 5 << 20]);
+        assert_eq!(fed(sandbox, run).1, "job\n");
+        // What comes after the end is taken too.
+        sandbox.link.send(&ToInit::Stdin { run, data: vec![1; 9], is_last: true });
+        loop {
+            match sandbox.next() {
+                FromInit::Taken { run: of, bytes: 9 } if of == run => break,
+                FromInit::Taken { run: of, .. } => assert_eq!(of, run),
+                other => panic!("{other:?}"),
+            }
+        }
         sandbox.is_alive();
     }
 }

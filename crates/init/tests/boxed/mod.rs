@@ -276,6 +276,7 @@ impl Sandbox {
                     let out = String::from_utf8_lossy(&all).into_owned();
                     return Answer { out, bytes, end, took: began.elapsed() };
                 }
+                FromInit::Taken { run, .. } => assert!(run < id),
                 // Beyond 1024 runs one goes for each that ends.
                 FromInit::Forgotten { run } => assert!(run < id),
                 other => panic!("{other:?}"),
