@@ -201,9 +201,11 @@ impl Teller {
     }
 
     fn fail(&mut self, error: Error) {
-        if !self.is_over {
-            self.flush(self.last + 1);
+        // Behind the end there is output of children at most: that it breaks off is no news.
+        if self.is_over {
+            return;
         }
+        self.flush(self.last.saturating_add(1));
         let last = self.ready.iter().map(seq).max().unwrap_or(0).max(self.last);
         self.ready.push_back(ExecEvent::Failed { seq: last.saturating_add(1), error });
         self.is_over = true;

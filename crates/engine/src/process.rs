@@ -149,6 +149,7 @@ pub struct ProcessEvents {
     pull: Pull,
     note: Arc<Note>,
     last: u64,
+    has_ended: bool,
     _hold: Hold,
 }
 
@@ -172,11 +173,14 @@ impl ProcessEvents {
             Given::End(over) => {
                 let seq = over.end.seq;
                 self.last = seq;
+                self.has_ended = true;
                 match over.process(&self.note) {
                     Ok(end) => ProcessEvent::Exit { seq, end },
                     Err(error) => ProcessEvent::Failed { seq, error },
                 }
             }
+            // Behind the end there is output of children at most: that it breaks off is no news.
+            Given::Failed(_) if self.has_ended => return None,
             Given::Failed(error) => {
                 ProcessEvent::Failed { seq: self.last.saturating_add(1), error }
             }
@@ -306,7 +310,10 @@ impl Engine {
     pub async fn kill_process(&self, id: &SessionId, process: &ProcessId) -> Result<(), Error> {
         let (session, found) = self.program(id, process).await?;
         session.tell(Command::Renew)?;
-        cancel(&session, found.run).await
+        cancel(&session, found.run).await?;
+        // Of one that had ended its children are killed: init answers this behind it.
+        let of = (Name::Process(process.clone()), found.run);
+        Reader::new(session, of, u64::MAX).next().await.map(drop)
     }
 
     /// The events of a process from any of them on.
@@ -324,7 +331,7 @@ impl Engine {
         let EventsFrom { after, follow } = from;
         let reader = Reader::new(session, (Name::Process(process.clone()), found.run), after);
         let pull = Pull::new(reader, after, follow);
-        Ok(ProcessEvents { pull, note: found.note, last: after, _hold: hold })
+        Ok(ProcessEvents { pull, note: found.note, last: after, has_ended: false, _hold: hold })
     }
 
     async fn program(

@@ -102,7 +102,7 @@ fn the_same_command_under_one_id_runs_once() {
         assert_eq!(same.unwrap(), answer);
         // Forgotten, it is another command.
         fake.send(&FromInit::Forgotten { run: 1 }).await;
-        while lab.engine.exec_status(&id, &"mine".parse().unwrap()).await.is_ok() {}
+        while !lab.engine.execs(&id).await.unwrap().is_empty() {}
         drop(lab.engine.exec(&id, request("take", Some("mine"))).await.unwrap());
         assert_eq!(fake.begin().await.0.id, 2);
         lab
@@ -276,6 +276,35 @@ fn fields_of_a_command_reach_init() {
 }
 
 #[test]
+fn stdin_of_any_length_goes_as_init_takes_it() {
+    with_fake(Vec::new(), async |lab, id, mut fake| {
+        let stdin = Some("x".repeat(70 << 20));
+        let handle = lab.engine.exec(&id, ExecRequest { stdin, ..request("x", None) }).await;
+        fake.begin().await;
+        let (mut sent, mut taken) = (0, 0);
+        loop {
+            let frame = fake.next().await;
+            let ToInit::Stdin { run: 1, data, is_last } = frame else { panic!("{frame:?}") };
+            assert!(data.len() <= 64 << 10);
+            sent += data.len();
+            assert!(sent - taken <= 64 << 20);
+            if is_last {
+                break;
+            }
+            if sent == 64 << 20 {
+                fake.is_left_alone().await;
+                taken = 10 << 20;
+                fake.send(&FromInit::Taken { run: 1, bytes: taken as u64 }).await;
+            }
+        }
+        assert_eq!(sent, 70 << 20);
+        fake.end(1, end(2, How::Exited, 0)).await;
+        handle.unwrap().finish().await.unwrap();
+        lab
+    });
+}
+
+#[test]
 fn a_later_engine_knows_what_ran_and_says_the_same() {
     let (kept, verdict) = (std::cell::RefCell::new(None), std::cell::RefCell::new(None));
     let before: std::cell::RefCell<Vec<ExecStatus>> = std::cell::RefCell::default();
@@ -408,6 +437,14 @@ fn a_process_is_started_written_to_and_killed() {
         let end = async {
             assert_eq!(fake.next().await, ToInit::Cancel { run: 1 });
             fake.end(1, end(3, How::Cancelled, 137)).await;
+            replay(&mut fake, (1, u64::MAX, Wait::No), Vec::new(), Then::Quiet).await;
+        };
+        let (killed, ()) = tokio::join!(lab.engine.kill_process(&id, &process), end);
+        killed.unwrap();
+        // Its children too, once it has ended.
+        let end = async {
+            assert_eq!(fake.next().await, ToInit::Cancel { run: 1 });
+            replay(&mut fake, (1, u64::MAX, Wait::No), Vec::new(), Then::Quiet).await;
         };
         let (killed, ()) = tokio::join!(lab.engine.kill_process(&id, &process), end);
         killed.unwrap();

@@ -44,6 +44,8 @@ use crate::host::Host;
 
 /// How long after its timeout a command may take to be reported as ended.
 const END_GRACE: Duration = Duration::from_secs(10);
+/// How long the restart of a shell may take, on however little CPU the session has.
+const RESTART_MS: u64 = 30_000;
 /// A lease is written down at most this often.
 const PERSIST_EVERY: Duration = Duration::from_secs(1);
 /// init's death may show on its connection before it shows on its pidfd.
@@ -240,8 +242,14 @@ impl Actor {
     /// A run of an earlier engine. Where that one had no time to judge its end, it is judged here.
     fn adopt(&mut self, known: Known, now: Counted) -> Result<(), LinkFault> {
         let memory_limit = self.handle.spec.memory_bytes();
-        let Some(run) = self.runs.adopt(known, now, memory_limit)? else { return Ok(()) };
-        self.settle(run)
+        let (id, is_running) = (known.run, known.begun.is_some() && known.end.is_none());
+        if let Some(run) = self.runs.adopt(known, now, memory_limit)? {
+            self.settle(run)?;
+        }
+        if is_running {
+            self.set_end_by(id);
+        }
+        Ok(())
     }
 
     fn settle(&mut self, run: u64) -> Result<(), LinkFault> {
@@ -500,7 +508,8 @@ impl Actor {
         let run = self.begin(Beginning {
             note: Arc::new(note),
             feed: None,
-            timeout_ms: None,
+            // init has limits of its own; it must not take for ever.
+            timeout_ms: Some(RESTART_MS),
             queue_bytes: 0,
             begun: self.begins_now(),
         });
@@ -585,9 +594,14 @@ impl Actor {
     }
 
     fn cancel(&mut self, id: u64) -> Result<(), LinkFault> {
-        let Some(run) = self.runs.unfinished(id) else { return Ok(()) };
-        if !matches!(run.note.what, What::Process(_)) {
-            run.end_by = Some(Instant::now() + END_GRACE);
+        let is_process =
+            self.runs.get(id).is_some_and(|run| matches!(run.note.what, What::Process(_)));
+        match self.runs.unfinished(id) {
+            Some(run) if !is_process => run.end_by = Some(Instant::now() + END_GRACE),
+            Some(_) => {}
+            // What a process started may outlive it.
+            None if is_process => {}
+            None => return Ok(()),
         }
         self.link.send(&ToInit::Cancel { run: id })
     }

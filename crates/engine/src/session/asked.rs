@@ -9,8 +9,10 @@ use super::link::LinkFault;
 use super::runs::check_part;
 use crate::error::Error;
 
-/// Questions of one session that may wait at once.
+/// Questions of one session whose answers may be on their way at once.
 const ASKED_MAX: usize = 2048;
+/// Questions that may wait for output: init has no room for more.
+const WAITING_MAX: usize = 256;
 
 /// What a question gave. `None`: nothing is kept of such a run.
 pub(crate) type PartReply = Result<Option<Part>, Error>;
@@ -39,8 +41,12 @@ impl Asked {
         ticket: u64,
         reply: oneshot::Sender<PartReply>,
     ) -> Option<ToInit> {
-        if self.waiting.len() >= ASKED_MAX {
-            let text = format!("{ASKED_MAX} readers of the session's runs wait already");
+        let waits = |one: &&Waiting| one.replay.wait == Wait::Yes && one.reply.is_some();
+        let is_full = self.waiting.len() >= ASKED_MAX
+            || (replay.wait == Wait::Yes
+                && self.waiting.values().filter(waits).count() >= WAITING_MAX);
+        if is_full {
+            let text = format!("{WAITING_MAX} readers of the session's runs wait already");
             drop(reply.send(Err(Error::Overloaded(text))));
             return None;
         }

@@ -44,6 +44,7 @@ impl Job {
             id: self.id.clone(),
             same: self.same,
             cmd: self.noted.clone(),
+            timeout_ms: self.timeout_ms,
             shape: self.shape,
         };
         Note {

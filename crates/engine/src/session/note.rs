@@ -39,6 +39,7 @@ pub(crate) struct ExecNote {
     /// Hash of all that makes it the same command. `None`: the client did not choose its id.
     pub(crate) same: Option<[u8; 32]>,
     pub(crate) cmd: Cut,
+    pub(crate) timeout_ms: u64,
     pub(crate) shape: Shape,
 }
 
@@ -212,6 +213,7 @@ mod test {
             id: "x".repeat(64).parse().unwrap(),
             same: Some([255; 32]),
             cmd: Cut::new(&"€".repeat(100_000)),
+            timeout_ms: u64::MAX,
             shape,
         };
         let argv = noted_argv(&vec![String::new(); 100_000]);

@@ -301,7 +301,7 @@ impl Runs {
             last_seq: 0,
             callers: 0,
             on_leave: note.on_leave,
-            timeout_ms: None,
+            timeout_ms: note.exec().map(|exec| exec.timeout_ms),
             end_by: None,
             queue_bytes: 0,
             waiters: Vec::new(),
