@@ -56,9 +56,10 @@ impl Spec {
         self.memory_bytes() / 2
     }
 
-    /// As much for `/dev/shm`, for the same reason.
+    /// An eighth for `/dev/shm`. With both full to the last inode (about 1 KiB of kernel memory for
+    /// each page) there is still room for the shell.
     pub(crate) fn shm_bytes(&self) -> u64 {
-        self.memory_bytes() / 2
+        self.memory_bytes() / 8
     }
 
     pub(crate) fn shell_preference(&self) -> protocol::ShellPreference {
