@@ -233,12 +233,17 @@ impl Running {
         // A plain shell has no `$(<…)`, and `$(cat …)` would run whatever the payload calls so.
         let newlines_at_end = line::newlines_at_end(cmd);
         let path;
-        let text = if shell == Shell::Bash && cmd.len() - newlines_at_end > INLINE_BYTES_MAX {
+        if shell == Shell::Bash && cmd.len() - newlines_at_end > INLINE_BYTES_MAX {
             let bytes = cmd.get(..cmd.len() - newlines_at_end).unwrap_or_default();
-            path = self.text.insert(world.run.text(bytes)?).path();
-            Text::InFile { path: &path, newlines_at_end }
-        } else {
-            Text::Inline(cmd)
+            // Root may have filled the place. bash is slow to read a long line, but it does.
+            self.text = world.run.text(bytes).ok();
+        }
+        let text = match &self.text {
+            Some(file) => {
+                path = file.path();
+                Text::InFile { path: &path, newlines_at_end }
+            }
+            None => Text::Inline(cmd),
         };
         let input = match &mut self.input {
             Some(input) => {
