@@ -8,8 +8,12 @@
 mod env;
 mod images;
 mod shell;
+mod shell_more;
 mod streams;
+mod streams_more;
+mod text;
 mod timeouts;
+mod timeouts_more;
 
 use std::time::Duration;
 
