@@ -36,6 +36,12 @@ impl Account {
         Self { name: b"root".to_vec(), ids: Ids::ROOT, home }
     }
 
+    /// What a user finds of itself in its environment.
+    pub(crate) fn variables(&self) -> [(Vec<u8>, Vec<u8>); 3] {
+        let pair = |name: &[u8], value: &[u8]| (name.to_vec(), value.to_vec());
+        [pair(b"HOME", &self.home), pair(b"USER", &self.name), pair(b"LOGNAME", &self.name)]
+    }
+
     /// `None`: there is no such user, or none that a program may run as.
     pub(crate) fn named(rights: Rights, reader: Ids, name: &[u8]) -> Option<Self> {
         find(&read(rights, reader)?, name)

@@ -28,7 +28,7 @@ use crate::supervisor::Ended;
 use crate::world::World;
 
 /// How long output is awaited that a child still holds.
-const QUIET: Duration = Duration::from_millis(20);
+pub(crate) const QUIET: Duration = Duration::from_millis(20);
 /// How long a restart waits for the state of a shell that is asked for it.
 const DUMP_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at a shell that is silent for long.

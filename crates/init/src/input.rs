@@ -35,8 +35,16 @@ pub(crate) struct Input {
     to: To,
     waiting: Queue,
     more: More,
+    flow: Flow,
     taken: u64,
     is_watched: bool,
+}
+
+/// Whether bytes may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Held,
+    Open,
 }
 
 /// Whether bytes will follow.
@@ -103,14 +111,22 @@ impl Input {
         Self::new(poller, To::Pipe(write))
     }
 
-    /// Input of a program on a PTY: its master, non-blocking.
+    /// Input of a program on a PTY: its master, non-blocking. A terminal echoes what it is given, so
+    /// nothing goes there before [`Self::release`].
     pub(crate) fn for_terminal(poller: &mut Poller, master: OwnedFd) -> Self {
-        Self::new(poller, To::Terminal(master))
+        Self { flow: Flow::Held, ..Self::new(poller, To::Terminal(master)) }
+    }
+
+    /// The program runs.
+    pub(crate) fn release(&mut self, poller: &Poller) {
+        if std::mem::replace(&mut self.flow, Flow::Open) == Flow::Held {
+            self.pump(poller);
+        }
     }
 
     fn new(poller: &mut Poller, to: To) -> Self {
         let (id, waiting) = (poller.fresh_id(), Queue::default());
-        Self { id, to, waiting, more: More::MayCome, taken: 0, is_watched: false }
+        Self { id, to, waiting, more: More::MayCome, flow: Flow::Open, taken: 0, is_watched: false }
     }
 
     /// Where the shell finds it. `None`: it has it open already.
@@ -194,7 +210,7 @@ impl Input {
     }
 
     fn pump(&mut self, poller: &Poller) {
-        if matches!(self.to, To::Later) {
+        if self.flow == Flow::Held || matches!(self.to, To::Later) {
             return;
         }
         for _ in 0..WRITES_MAX {

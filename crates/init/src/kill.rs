@@ -11,15 +11,16 @@ use rustix::process::Signal;
 use sandkasten_protocol::How;
 
 use crate::clock::Moment;
-use crate::processes::{Kept, Tree};
+use crate::processes::{Kept, Table, Tree};
 use crate::shell::ShellProcess;
 use crate::world::World;
 
 /// Between two passes, for the killed to die. It grows where something does not.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// After it the shell is killed even if something still lives: the answer is due. The hunt goes on.
-const GIVE_UP: Duration = Duration::from_millis(400);
+/// After it the shell, or a program, is killed even if something else still lives: the answer is due.
+/// The hunt goes on.
+pub(crate) const GIVE_UP: Duration = Duration::from_millis(400);
 
 /// The end of a command, up to that of its shell.
 #[derive(Debug)]
@@ -46,9 +47,8 @@ impl Killer {
     pub(crate) fn new(world: &World, shell: &ShellProcess, hunt: (Tree, Kept), why: How) -> Self {
         shell.signal(world, Signal::STOP);
         let (tree, kept) = hunt;
-        let next = Moment::now();
-        let hunt = Hunt { tree, kept, stopped: BTreeSet::new(), pause: PAUSE, next };
-        Self { why, hunt: Some(hunt), give_up: Some(next.after(GIVE_UP)) }
+        let give_up = Moment::now().after(GIVE_UP);
+        Self { why, hunt: Some(Hunt::new(tree, kept)), give_up: Some(give_up) }
     }
 
     pub(crate) fn next_moment(&self) -> Option<Moment> {
@@ -56,8 +56,13 @@ impl Killer {
     }
 
     /// What is due at this moment.
-    pub(crate) fn on_time(&mut self, world: &World, shell: &ShellProcess, now: Moment) {
-        if self.hunt.as_mut().is_some_and(|hunt| hunt.on_time(world, now) == Found::Nothing) {
+    pub(crate) fn on_time(
+        &mut self,
+        world: &World,
+        shell: &ShellProcess,
+        (now, pass): (Moment, &mut Pass),
+    ) {
+        if self.hunt.as_mut().is_some_and(|hunt| hunt.on_time(world, now, pass) == Found::Nothing) {
             self.hunt = None;
         }
         if self.give_up.is_some_and(|moment| self.hunt.is_none() || moment <= now) {
@@ -72,6 +77,20 @@ impl Killer {
     }
 }
 
+/// One look at all processes, for all who want one at a time. What was signalled before it began has
+/// had its signals.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    table: Option<Option<Table>>,
+}
+
+impl Pass {
+    /// `None`: no descriptor or no memory; the next pass may have it.
+    pub(crate) fn table(&mut self, world: &World) -> Option<&Table> {
+        self.table.get_or_insert_with(|| world.proc.table().ok()).as_ref()
+    }
+}
+
 /// What a pass has met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -80,18 +99,22 @@ pub(crate) enum Found {
 }
 
 impl Hunt {
+    /// For what is in a tree and not kept. The first pass is due at once.
+    pub(crate) fn new(tree: Tree, kept: Kept) -> Self {
+        Self { tree, kept, stopped: BTreeSet::new(), pause: PAUSE, next: Moment::now() }
+    }
+
     pub(crate) fn next_moment(&self) -> Moment {
         self.next
     }
 
     /// One pass over the processes, if it is due.
-    pub(crate) fn on_time(&mut self, world: &World, now: Moment) -> Found {
+    pub(crate) fn on_time(&mut self, world: &World, now: Moment, pass: &mut Pass) -> Found {
         if self.next > now {
             return Found::Something;
         }
-        // No descriptor or no memory: the next pass may have it.
-        let Ok(table) = world.proc.table() else { return self.pause(now) };
-        let victims = self.tree.victims(&table, &self.kept);
+        let Some(table) = pass.table(world) else { return self.pause(now) };
+        let victims = self.tree.victims(table, &self.kept);
         if victims.is_empty() {
             return Found::Nothing;
         }
@@ -111,7 +134,8 @@ impl Hunt {
         self.pause(now)
     }
 
-    fn pause(&mut self, now: Moment) -> Found {
+    /// Puts the next pass off, longer each time.
+    pub(crate) fn pause(&mut self, now: Moment) -> Found {
         self.next = now.after(self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Found::Something

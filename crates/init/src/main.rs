@@ -14,15 +14,14 @@
 //! It must not know: HTTP, sessions other than its own, the host. It trusts the engine's frames only
 //! so far as they decode. `unsafe` stands in `spawn` alone.
 
-#[allow(dead_code, reason = "programs will use it")]
 mod accounts;
 mod clock;
 mod cwd;
 mod dump;
+mod environment;
 mod exec;
 mod files;
 mod flow;
-#[allow(dead_code, reason = "programs will use it")]
 mod input;
 mod kill;
 mod line;
@@ -32,23 +31,20 @@ mod lookup;
 mod output;
 mod poll;
 mod processes;
+mod program;
 mod queue;
 mod records;
 mod rights;
 mod runs;
-#[allow(dead_code, reason = "programs will use it")]
 mod runtime;
 mod session;
 mod shell;
-#[allow(dead_code, reason = "programs will use it")]
 mod spawn;
 mod spool;
 mod start;
 mod state;
 mod status;
-#[allow(dead_code, reason = "programs will use it")]
 mod supervised;
-#[allow(dead_code, reason = "programs will use it")]
 mod supervisor;
 mod world;
 

@@ -20,7 +20,7 @@ use crate::runtime::Fifo;
 use crate::world::World;
 
 /// Size of a PTY until somebody can say another.
-const WINDOW: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+pub(crate) const WINDOW: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 const DEVPTS_MAGIC: i64 = 0x1cd1;
 
 /// One stream of output.
@@ -85,7 +85,10 @@ pub(crate) fn open(
             Ok((vec![source1, source2], Sinks::Split { stdout, stderr, _names: [name1, name2] }))
         }
         OutputMode::Pty => {
-            let (master, slave, slave_path) = open_pty(world, ids)?;
+            let (master, slave) = open_pty(world, ids, WINDOW)?;
+            let slave_path = rustix::pty::ptsname(&master, Vec::new())?;
+            let slave_path =
+                slave_path.into_string().map_err(|_not_text| io::ErrorKind::InvalidData)?;
             let source = Source::new(&mut world.poller, Stream::Pty, master);
             Ok((vec![source], Sinks::Pty { slave_path, _slave: slave }))
         }
@@ -99,7 +102,8 @@ fn open_fifo(world: &mut World, stream: Stream) -> io::Result<(String, Name, Sou
 }
 
 /// A fresh PTY whose slave belongs to `ids`, since the opener's ids become the slave's.
-fn open_pty(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd, String)> {
+/// Gives its master, non-blocking, and the slave.
+pub(crate) fn open_pty(world: &World, ids: Ids, window: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
     let master = world.rights.act_as(ids, || {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
@@ -111,10 +115,8 @@ fn open_pty(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd, String)> {
     rustix::pty::unlockpt(&master)?;
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
-    rustix::termios::tcsetwinsize(&master, WINDOW)?;
-    let path = rustix::pty::ptsname(&master, Vec::new())?;
-    let path = path.into_string().map_err(|_not_text| io::ErrorKind::InvalidData)?;
-    Ok((master, slave, path))
+    rustix::termios::tcsetwinsize(&master, window)?;
+    Ok((master, slave))
 }
 
 impl Source {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, Run, Stdin, Task, ToInit, VERSION,
+    Begun, Bytes, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, ProgramUser, Run, Stdin, Task,
+    ToInit, VERSION, Window,
 };
 
 use crate::clock::{self, Moment};
@@ -14,11 +15,12 @@ use crate::dump::{Dumping, Got};
 use crate::exec::{Exec, Outcome, Phase, Running, State, Step, Work};
 use crate::files::Files;
 use crate::input::{Input, More};
-use crate::kill::{Found as Met, Hunt, Killer};
+use crate::kill::{Found as Met, Hunt, Killer, Pass};
 use crate::line;
 use crate::link::Heard;
 use crate::poll::Token;
 use crate::processes::Kept;
+use crate::program::Programs;
 use crate::queue::Queue;
 use crate::runs::{Runs, Tell};
 use crate::shell::{Change, Found, Setup, ShellProcess};
@@ -56,6 +58,7 @@ pub(crate) struct Session {
     dumping: Option<Dumping>,
     /// The shell is not to be trusted with another command.
     is_to_be_replaced: bool,
+    programs: Programs,
     files: Files,
     was_attached: bool,
 }
@@ -88,6 +91,7 @@ impl Session {
             saved,
             dumping: None,
             is_to_be_replaced: false,
+            programs: Programs::default(),
             files,
             was_attached: false,
         };
@@ -119,7 +123,9 @@ impl Session {
         let running = self.running.as_ref().and_then(|r| r.next_moment(&self.runs));
         let hunts = self.hunts.iter().map(Hunt::next_moment);
         let dump = self.dumping.as_ref().map(Dumping::next_moment);
-        let next = shell.into_iter().chain(running).chain(hunts).chain(dump).min()?;
+        let programs = self.programs.next_moment(&self.runs);
+        let others = running.into_iter().chain(hunts).chain(dump).chain(programs);
+        let next = shell.into_iter().chain(others).min()?;
         Some(next.since(Moment::now()))
     }
 
@@ -140,6 +146,7 @@ impl Session {
             | Token::Birth(_)
             | Token::Script(_)
             | Token::Status(_) => {
+                self.programs.on_event((&mut self.world, &mut self.runs), token);
                 let Some(shell) = self.shell.as_mut() else { return };
                 let change = shell.on_event(&mut self.world, token);
                 self.on_change(change);
@@ -215,7 +222,8 @@ impl Session {
                 let more = if is_last { More::Never } else { More::MayCome };
                 return self.on_stdin(run, &data, more);
             }
-            ToInit::Signal { .. } | ToInit::Resize { .. } => return Verdict::Broken,
+            ToInit::Signal { run, signal } => self.programs.signal(&self.world, run, signal),
+            ToInit::Resize { run, window } => self.programs.resize(run, window),
             ToInit::File { tag, op } => {
                 let (result, descriptor) = self.files.run(&self.world, op);
                 let answer = FromInit::File { tag, result };
@@ -230,7 +238,8 @@ impl Session {
             Task::Command { cmd, output, user: FileUser::Session } => Work::Command { cmd, output },
             Task::Restart { keep_state: true } => Work::Restart(State::Kept),
             Task::Restart { keep_state: false } => Work::Restart(State::Fresh),
-            Task::Command { .. } | Task::Program { .. } => return Verdict::Broken,
+            Task::Program { argv, user, tty } => return self.on_program(run, (argv, user, tty)),
+            Task::Command { .. } => return Verdict::Broken,
         };
         let input = match run.stdin {
             Stdin::Empty => None,
@@ -259,7 +268,10 @@ impl Session {
         let running = self.running.as_mut().filter(|running| running.id() == run);
         let input = match running {
             Some(running) => running.input.as_mut(),
-            None => self.queue.get_mut(run).and_then(|exec| exec.input.as_mut()),
+            None => match self.queue.get_mut(run) {
+                Some(exec) => exec.input.as_mut(),
+                None => self.programs.input(run),
+            },
         };
         let Some(input) = input else {
             // Nobody reads it any more.
@@ -274,8 +286,9 @@ impl Session {
         Verdict::Fine
     }
 
-    /// The stdin of the command goes on.
+    /// Stdin of a program or of the command goes on.
     fn on_input(&mut self, id: u32) {
+        self.programs.on_input(&mut self.world, id);
         let Some(running) = self.running.as_mut() else { return };
         let run = running.id();
         let Some(input) = running.input.as_mut().filter(|input| input.id == id) else { return };
@@ -288,6 +301,22 @@ impl Session {
         if bytes > 0 {
             self.world.link.queue(&FromInit::Taken { run, bytes }, None);
         }
+    }
+
+    fn on_program(
+        &mut self,
+        mut run: Run,
+        (argv, user, tty): (Vec<Bytes>, ProgramUser, Option<Window>),
+    ) -> Verdict {
+        if self.runs.enter(&mut run).is_err() {
+            return Verdict::Broken;
+        }
+        let both = (&mut self.world, &mut self.runs);
+        if let Err(outcome) = self.programs.begin(both, &self.setup, &run, (argv, &user, tty)) {
+            let end = outcome.end(self.saved.cwd().to_vec());
+            self.runs.end(&mut self.world, run.id, end);
+        }
+        Verdict::Fine
     }
 
     /// Begins the command whose turn it is, if it is one's turn.
@@ -314,6 +343,8 @@ impl Session {
         } else if self.queue.remove(run).is_some() {
             let end = Outcome::of(How::Cancelled).end(self.saved.cwd().to_vec());
             self.runs.end(&mut self.world, run, end);
+        } else {
+            self.programs.kill(&self.world, run, How::Cancelled);
         }
     }
 
@@ -347,6 +378,7 @@ impl Session {
     }
 
     fn on_reaped(&mut self, pid: Pid, ended: Ended) {
+        self.programs.on_reaped((&mut self.world, &mut self.runs), (pid, ended));
         if let Some(shell) = self.shell.as_mut() {
             let change = shell.on_reaped(&mut self.world, pid, ended);
             self.on_change(change);
@@ -525,8 +557,11 @@ impl Session {
         if let Some(shell) = self.shell.as_mut() {
             shell.on_time(&self.world, now);
         }
+        let pass = &mut Pass::default();
         let world = &self.world;
-        self.hunts.retain_mut(|hunt| hunt.on_time(world, now) == Met::Something);
+        self.hunts.retain_mut(|hunt| hunt.on_time(world, now, pass) == Met::Something);
+        let both = (&mut self.world, &mut self.runs);
+        self.programs.on_time(both, (now, pass), self.saved.cwd());
         self.look_at_dump(now);
         let Some(running) = self.running.as_mut() else { return };
         if running.is_timed_out(now) {
@@ -534,7 +569,7 @@ impl Session {
         } else if running.is_look_due(now) {
             self.look_at_shell();
         } else if let (Phase::Killing(killer), Some(shell)) = (&mut running.phase, &self.shell) {
-            killer.on_time(&self.world, shell, now);
+            killer.on_time(&self.world, shell, (now, pass));
         }
     }
 

@@ -32,7 +32,8 @@ use crate::world::World;
 
 /// How long a shell may take to answer its first line.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-const USUAL_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const USUAL_PATH: &[u8] =
+    b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What every shell of a session is started with.
 #[derive(Debug)]
@@ -220,16 +221,13 @@ impl ShellProcess {
             let news = self.process.on_event(world, token);
             return self.on_news(news);
         }
-        match token {
-            Token::Script(id) if id == self.script.id => {
-                self.script.write(world);
-                Change::None
-            }
-            Token::Status(id) if self.starting.as_ref().is_some_and(|s| s.status.id == id) => {
-                self.on_first_record(world)
-            }
-            _ => Change::None,
+        let starting = self.starting.as_ref().map(|starting| starting.status.id);
+        if token == Token::Script(self.script.id) {
+            self.script.write(world);
+        } else if starting.is_some_and(|id| token == Token::Status(id)) {
+            return self.on_first_record(world);
         }
+        Change::None
     }
 
     /// init itself has reaped a process: the shell, if its supervisor is gone.

@@ -155,31 +155,33 @@ impl Supervised {
 
     /// Whether such an event is for this one.
     pub(crate) fn owns(&self, token: Token) -> bool {
-        match token {
-            Token::Report(id) => id == self.report_id,
-            Token::Birth(id) => self.birth.as_ref().is_some_and(|birth| birth.id == id),
-            Token::ProcessEnd(id) => self.main.as_ref().is_some_and(|main| main.end_id == id),
-            Token::Listener
-            | Token::Children
-            | Token::Connection(_)
-            | Token::Output(_)
-            | Token::Script(_)
-            | Token::Status(_)
-            | Token::Dump(_)
-            | Token::Input(_) => false,
-        }
+        let birth = self.birth.as_ref().map(|birth| Token::Birth(birth.id));
+        let end = self.main.as_ref().map(|main| Token::ProcessEnd(main.end_id));
+        token == Token::Report(self.report_id) || Some(token) == birth || Some(token) == end
     }
 
     /// Handles an event that is for this one.
     pub(crate) fn on_event(&mut self, world: &mut World, token: Token) -> News {
-        match token {
-            Token::Report(_) => self.on_report(world),
-            Token::Birth(_) => self.on_birth(&world.poller),
-            Token::ProcessEnd(_) => {
-                self.on_end_without_report(world);
-                News::None
-            }
-            _ => News::None,
+        if token == Token::Report(self.report_id) {
+            return self.on_report(world);
+        }
+        if self.birth.as_ref().is_some_and(|birth| token == Token::Birth(birth.id)) {
+            return self.on_birth(&world.poller);
+        }
+        self.on_end_without_report(world);
+        News::None
+    }
+
+    /// What the process has said of its begin, where its end was met first.
+    pub(crate) fn last_news_of_birth(&mut self, poller: &Poller) -> News {
+        if self.birth.is_some() { self.on_birth(poller) } else { News::None }
+    }
+
+    /// Kills the process, or where that is not known the supervisor.
+    pub(crate) fn kill(&self, rights: Rights) {
+        match &self.main {
+            Some(main) => signal_by(rights, &main.pidfd, Signal::KILL),
+            None => signal_by(rights, &self.supervisor.pidfd, Signal::KILL),
         }
     }
 

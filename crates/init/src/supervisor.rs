@@ -59,6 +59,7 @@ pub(crate) enum Dir<'a> {
 /// What a path starts from.
 #[derive(Debug)]
 pub(crate) enum Base<'a> {
+    #[expect(dead_code, reason = "root's commands will use it")]
     Open(BorrowedFd<'a>),
     Path(CString),
 }
@@ -88,6 +89,14 @@ impl Ended {
             .exit_status()
             .map(Self::Exited)
             .or_else(|| status.terminating_signal().map(Self::Signaled))
+    }
+
+    /// As a shell shows it.
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            Self::Exited(code) => code,
+            Self::Signaled(signal) => 128 + signal,
+        }
     }
 }
 
@@ -344,6 +353,7 @@ fn prepare(rights: Rights, program: &Program<'_>, wait: &OwnedFd) -> Result<(), 
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::setrlimit(Resource::Nofile, program.open_files)?;
+    make_room_for_arguments(program)?;
     spawn::default_signals()?;
     become_user(rights, program.ids)?;
     if let Dir::Payloads { base, path } = &program.dir {
@@ -351,6 +361,22 @@ fn prepare(rights: Rights, program: &Program<'_>, wait: &OwnedFd) -> Result<(), 
     }
     // Last: the filter may forbid what the steps above need.
     Ok(spawn::install_filter(program.filter)?)
+}
+
+/// execve(2) gives arguments and environment a quarter of the stack's limit, their pointers included.
+/// A program that has more than fits, but not more than the kernel can ever take, gets a larger limit.
+fn make_room_for_arguments(program: &Program<'_>) -> io::Result<()> {
+    const PAGES: u64 = 64 * 1024;
+    let strings = program.argv.iter().chain(program.env);
+    let bytes = |string: &CString| string.as_bytes_with_nul().len() + size_of::<usize>();
+    let needed = 4 * (strings.map(bytes).sum::<usize>() as u64 + PAGES);
+    let stack = rustix::process::getrlimit(Resource::Stack);
+    if stack.current.is_some_and(|current| current < needed) {
+        let current = stack.maximum.map_or(needed, |maximum| maximum.min(needed));
+        let stack = Rlimit { current: Some(current), ..stack };
+        rustix::process::setrlimit(Resource::Stack, stack)?;
+    }
+    Ok(())
 }
 
 fn enter_base() -> io::Result<()> {

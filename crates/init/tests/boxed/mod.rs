@@ -235,6 +235,12 @@ impl Sandbox {
         self.finish(id)
     }
 
+    /// A number that no run has had.
+    pub(crate) fn fresh_run(&mut self) -> u64 {
+        self.next_run += 1;
+        self.next_run - 1
+    }
+
     /// Asks for a new shell and does not wait.
     pub(crate) fn restart(&mut self, keep: Keep) -> u64 {
         let id = self.next_run;
