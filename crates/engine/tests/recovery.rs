@@ -61,7 +61,10 @@ fn a_command_outlives_its_daemon_and_is_told_the_same() {
         let mine = "mine".parse().unwrap();
         let request = || ExecRequest {
             exec_id: Some("mine".into()),
-            ..request("for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.1; done; exit 7")
+            ..request(
+                "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.05; \
+                 while test $i = 6 && ! test -e /tmp/go; do sleep 0.02; done; done; exit 7",
+            )
         };
         let first = runtime();
         let (id, seen) = first.block_on(async {
@@ -81,6 +84,7 @@ fn a_command_outlives_its_daemon_and_is_told_the_same() {
             let lab = start(dir).await;
             let status = lab.engine.exec_status(&id, &mine).await.unwrap();
             assert_eq!(status.status, RunStatus::Running);
+            lab.write(Place::Session(id.clone()), "/tmp/go", b"").await.unwrap();
             let from = |after| EventsFrom { after, follow: Follow::Yes };
             let all = lab.events(&id, &mine, from(0)).await;
             assert_eq!(all[..3], seen);

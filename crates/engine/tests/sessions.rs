@@ -510,6 +510,47 @@ fn a_replay_of_a_flood_has_its_ends() {
 }
 
 #[test]
+fn a_command_reads_what_it_is_given() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let exec = async |cmd: &str, stdin: String| {
+            let request =
+                ExecRequest { cmd: cmd.into(), stdin: Some(stdin), ..ExecRequest::default() };
+            lab.exec_with(&session.id, request).await.unwrap().output.output.unwrap()
+        };
+        let text = exec("read a; echo [$a]; cat; echo $?", "one two\nä\n".into()).await;
+        assert_eq!(text, "[one two]\nä\n0\n");
+        assert_eq!(exec("wc -c", "x".repeat(20_000_000)).await.trim(), "20000000");
+        // Who does not read it is not held up, and the next command has its own.
+        assert_eq!(exec("head -c 3", "abc".repeat(1_000_000)).await, "abc");
+        assert_eq!(exec("true", "x".repeat(1_000_000)).await, "");
+        assert_eq!(lab.output(&session.id, "cat; echo end").await, "end\n");
+        lab
+    });
+}
+
+#[test]
+fn streams_are_told_apart_and_bytes_are_exact() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        let cmd =
+            "printf 'o\\r\\n\\377'; sleep 0.05; printf '\\033[1me\\n' >&2; sleep 0.05; echo p";
+        let request =
+            || ExecRequest { cmd: cmd.into(), split: Some(true), ..ExecRequest::default() };
+        let output = lab.exec_with(&session.id, request()).await.unwrap().output;
+        assert_eq!(output.stdout.as_deref(), Some("o\n\u{FFFD}p\n"));
+        assert_eq!(output.stderr.as_deref(), Some("e\n"));
+        assert_eq!(output.output.as_deref(), Some("o\n\u{FFFD}e\np\n"));
+        let exact = ExecRequest { encoding: Some("base64".into()), ..request() };
+        let output = lab.exec_with(&session.id, exact).await.unwrap().output;
+        assert_eq!(output.stdout_base64.unwrap().0, b"o\r\n\xFFp\n");
+        assert_eq!(output.stderr_base64.unwrap().0, b"\x1b[1me\n");
+        assert_eq!((output.output, output.stdout), (None, None));
+        lab
+    });
+}
+
+#[test]
 fn a_shell_is_restarted_with_or_without_its_state() {
     lab(async |lab| {
         let session = lab.create().await;

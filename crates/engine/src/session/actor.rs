@@ -30,13 +30,13 @@ use super::asked::{Asked, PartReply};
 use super::files::{FileReply, Files};
 use super::job::Job;
 use super::link::{Greeting, Incoming, Link, LinkFault};
-use super::note::{Counted, Note, OnLeave, What};
+use super::note::{Counted, Given, Note, OnLeave, What};
 use super::outcome::{Over, text};
 use super::program::{Program, Started};
 use super::runs::{Beginning, Found, Name, Runs};
 use super::seat::{Role, Seat};
 use super::state::{Cause, Effect, Event, State, next};
-use super::stdin::{self, Stdins, Told};
+use super::stdin::{self, Opened, Stdins, Told};
 use super::{Handle, View, ended, ended_in, lease, outcome, release};
 use crate::clock;
 use crate::error::Error;
@@ -249,7 +249,22 @@ impl Actor {
         if is_running {
             self.set_end_by(id);
         }
-        Ok(())
+        self.reopen_stdin(id)
+    }
+
+    /// The rest of what was to be given at once is gone with the earlier engine, if there was a rest:
+    /// nobody must wait for it.
+    fn reopen_stdin(&mut self, id: u64) -> Result<(), LinkFault> {
+        let given = self.runs.unfinished(id).map_or(Given::Nothing, |run| run.note.stdin());
+        match given {
+            Given::Nothing => return Ok(()),
+            Given::InPieces => self.stdins.open(id, Opened::Before),
+            Given::AtOnce => {
+                self.stdins.open(id, Opened::Before);
+                self.stdins.push(id, Bytes::new(), stdin::End::OfFile, None);
+            }
+        }
+        self.pump()
     }
 
     fn settle(&mut self, run: u64) -> Result<(), LinkFault> {
@@ -550,8 +565,11 @@ impl Actor {
         let (frame, stdin) = program.into_frame(run, &note);
         self.link.send(&frame)?;
         if let Some((data, end)) = stdin {
-            self.stdins.open(run);
-            self.stdins.push(run, data, end, None);
+            let is_whole = end == stdin::End::OfFile;
+            self.stdins.open(run, if is_whole { Opened::Whole } else { Opened::InPieces });
+            if is_whole {
+                self.stdins.push(run, data, end, None);
+            }
         }
         self.renew();
         self.pump()
@@ -561,7 +579,7 @@ impl Actor {
         if stdin.is_empty() {
             return Ok(());
         }
-        self.stdins.open(run);
+        self.stdins.open(run, Opened::Whole);
         self.stdins.push(run, stdin.into(), stdin::End::OfFile, None);
         self.pump()
     }

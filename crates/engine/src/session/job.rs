@@ -11,7 +11,7 @@ use sandkasten_types::{Base64, ExecId};
 use sha2::{Digest as _, Sha256};
 
 use super::feed::Feed;
-use super::note::{Counted, Cut, Encoding, ExecNote, Note, OnLeave, Shape, What, noted_cwd};
+use super::note::{Counted, Cut, Encoding, ExecNote, Given, Note, OnLeave, Shape, What, noted_cwd};
 use super::request::{check_directory, check_variables, shortened};
 use crate::clock;
 use crate::config::Config;
@@ -45,6 +45,7 @@ impl Job {
             same: self.same,
             cmd: self.noted.clone(),
             timeout_ms: self.timeout_ms,
+            stdin: if self.stdin.is_empty() { Given::Nothing } else { Given::AtOnce },
             shape: self.shape,
         };
         Note {

@@ -40,6 +40,7 @@ pub(crate) struct ExecNote {
     pub(crate) same: Option<[u8; 32]>,
     pub(crate) cmd: Cut,
     pub(crate) timeout_ms: u64,
+    pub(crate) stdin: Given,
     pub(crate) shape: Shape,
 }
 
@@ -64,6 +65,16 @@ pub(crate) struct ProcessNote {
     /// Its beginning.
     pub(crate) argv: Vec<String>,
     pub(crate) has_tty: bool,
+    pub(crate) stdin: Given,
+}
+
+/// What a run is given to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Given {
+    Nothing,
+    /// All at its begin.
+    AtOnce,
+    InPieces,
 }
 
 /// What happens when nobody waits for a run any more.
@@ -140,6 +151,14 @@ impl Note {
         if let What::Exec(note) = &self.what { Some(note) } else { None }
     }
 
+    pub(crate) fn stdin(&self) -> Given {
+        match &self.what {
+            What::Exec(exec) => exec.stdin,
+            What::Process(process) => process.stdin,
+            What::Restart => Given::Nothing,
+        }
+    }
+
     pub(crate) fn process(&self) -> Option<&ProcessNote> {
         if let What::Process(note) = &self.what { Some(note) } else { None }
     }
@@ -214,10 +233,16 @@ mod test {
             same: Some([255; 32]),
             cmd: Cut::new(&"€".repeat(100_000)),
             timeout_ms: u64::MAX,
+            stdin: Given::AtOnce,
             shape,
         };
         let argv = noted_argv(&vec![String::new(); 100_000]);
-        let process = ProcessNote { id: "x".repeat(64).parse().unwrap(), argv, has_tty: true };
+        let process = ProcessNote {
+            id: "x".repeat(64).parse().unwrap(),
+            argv,
+            has_tty: true,
+            stdin: Given::InPieces,
+        };
         for what in [What::Exec(exec), What::Process(process), What::Restart] {
             let note = note(what);
             let bytes = note.encoded();

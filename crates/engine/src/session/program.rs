@@ -12,7 +12,7 @@ use sandkasten_types::limits::{ENV_STRING_BYTES_MAX, PROCESS_ARGS_BYTES_MAX, WAI
 use sandkasten_types::process::{ProcessStdin, SignalName, StartProcess, Tty};
 
 use super::job::on_leave;
-use super::note::{Counted, Note, OnLeave, ProcessNote, What, noted_argv, noted_cwd};
+use super::note::{Counted, Given, Note, OnLeave, ProcessNote, What, noted_argv, noted_cwd};
 use super::request::{check_directory, is_identifier, shortened};
 use super::seat::Seat;
 use super::stdin::End;
@@ -55,6 +55,11 @@ impl Program {
             id: self.id.clone(),
             argv: noted_argv(&self.argv),
             has_tty: self.tty.is_some(),
+            stdin: match &self.stdin {
+                None => Given::Nothing,
+                Some((_, End::OfFile)) => Given::AtOnce,
+                Some((_, End::NotYet)) => Given::InPieces,
+            },
         };
         Note {
             what: What::Process(process),

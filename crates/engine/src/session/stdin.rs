@@ -20,8 +20,24 @@ pub(super) struct Stdins {
     last: u64,
 }
 
-#[derive(Debug, Default)]
+/// What is known of a stdin as it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opened {
+    /// All of it comes now.
+    Whole,
+    /// It comes as callers give it.
+    InPieces,
+    /// An earlier engine gave some of it: what of that waits in init is not known.
+    Before,
+}
+
+/// Bytes of a stdin in pieces that may wait in init: a part of what init has room for, so that a later
+/// engine has room too.
+const PIECES_WINDOW_BYTES: u64 = STDIN_WINDOW_BYTES / 4;
+
+#[derive(Debug)]
 struct Flow {
+    opened: Opened,
     waiting: VecDeque<Waiting>,
     /// The end of file has been given; nothing comes behind it.
     is_closed: bool,
@@ -38,8 +54,10 @@ struct Waiting {
 
 impl Stdins {
     /// A run that begins with an open stdin.
-    pub(super) fn open(&mut self, run: u64) {
-        self.flows.insert(run, Flow::default());
+    pub(super) fn open(&mut self, run: u64, opened: Opened) {
+        let waiting = VecDeque::new();
+        let flow = Flow { opened, waiting, is_closed: false, sent: 0, taken: 0 };
+        self.flows.insert(run, flow);
     }
 
     /// More of it. Nothing may come behind the last.
@@ -63,7 +81,11 @@ impl Stdins {
         let has_room = |flow: &Flow| {
             let waits = flow.sent.saturating_sub(flow.taken);
             let next = flow.waiting.front();
-            next.is_some_and(|next| waits + frame_bytes(&next.data) as u64 <= STDIN_WINDOW_BYTES)
+            let window = match flow.opened {
+                Opened::Whole => STDIN_WINDOW_BYTES,
+                Opened::InPieces | Opened::Before => PIECES_WINDOW_BYTES,
+            };
+            next.is_some_and(|next| waits + frame_bytes(&next.data) as u64 <= window)
         };
         let mut behind = self.flows.range(self.last.saturating_add(1)..);
         let found = behind.find(|(_, flow)| has_room(flow)).map(|(run, _)| *run);
@@ -78,6 +100,9 @@ impl Stdins {
         // A run that is over has no flow any more; init may still tell what it threw away.
         let Some(flow) = self.flows.get_mut(&run) else { return Ok(()) };
         flow.taken = flow.taken.saturating_add(bytes);
+        if flow.opened == Opened::Before {
+            flow.taken = flow.taken.min(flow.sent);
+        }
         if flow.taken > flow.sent {
             return Err(LinkFault::Protocol("it took more stdin than it was given"));
         }
@@ -142,7 +167,7 @@ mod test {
     #[test]
     fn bytes_go_in_frames_and_end_once() {
         let mut stdins = Stdins::default();
-        stdins.open(1);
+        stdins.open(1, Opened::InPieces);
         stdins.push(1, vec![1; DATA_BYTES_MAX + 5].into(), End::NotYet, None);
         let (told, mut heard) = oneshot::channel();
         stdins.push(1, Bytes::new(), End::OfFile, Some(told));
@@ -162,8 +187,8 @@ mod test {
     #[test]
     fn no_more_than_the_window_waits_in_init() {
         let mut stdins = Stdins::default();
-        stdins.open(1);
-        stdins.open(2);
+        stdins.open(1, Opened::Whole);
+        stdins.open(2, Opened::InPieces);
         let all = usize::try_from(STDIN_WINDOW_BYTES).unwrap() + 1;
         stdins.push(1, vec![0; all].into(), End::OfFile, None);
         stdins.push(2, b"x"[..].into(), End::OfFile, None);
@@ -177,5 +202,19 @@ mod test {
         assert!(stdins.on_taken(1, STDIN_WINDOW_BYTES).is_ok());
         assert!(stdins.on_taken(1, 1).is_err());
         assert!(stdins.on_taken(7, 1).is_ok());
+    }
+
+    #[test]
+    fn what_an_earlier_engine_gave_is_no_fault() {
+        let mut stdins = Stdins::default();
+        stdins.open(1, Opened::Before);
+        stdins.on_taken(1, 5).unwrap();
+        let all = usize::try_from(PIECES_WINDOW_BYTES).unwrap() + 1;
+        stdins.push(1, vec![0; all].into(), End::OfFile, None);
+        let mut sent = 0;
+        while let Some((_, bytes, _)) = next(&mut stdins) {
+            sent += bytes;
+        }
+        assert_eq!(sent, all - 1);
     }
 }
