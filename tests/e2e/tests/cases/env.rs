@@ -6,7 +6,7 @@ use crate::{Asks, Place, in_images};
 
 in_images! {
     python: c81_server_on_localhost, c81_names_resolve, c81_loopback_is_up, c82_devices_of_every_day,
-        c82_devices_of_bash, c82_devices_of_bash_on_a_pty, c82_pty_can_be_opened;
+        c82_devices_of_bash, c82_devices_of_bash_apart, c82_devices_of_bash_on_a_pty, c82_pty_can_be_opened;
     busybox: c81_loopback_is_up, c82_devices_of_every_day;
 }
 
@@ -77,6 +77,12 @@ const BASH: &str = "diff <(echo a) <(echo a) && wc -l < <(printf 'a\\nb\\n'); ec
 
 fn c82_devices_of_bash(at: &Place) {
     at.session().gives(BASH, 0, "2\nx\ny\nz\n3\n");
+}
+
+fn c82_devices_of_bash_apart(at: &Place) {
+    let done = at.session().exec_with(&json!({ "cmd": BASH, "split": true }));
+    assert_eq!(done.body["stdout"], "2\nx\nz\n", "{}", done.body);
+    assert_eq!(done.body["stderr"], "y\n3\n", "{}", done.body);
 }
 
 fn c82_devices_of_bash_on_a_pty(at: &Place) {

@@ -1,7 +1,8 @@
 //! C91: images without bash, and without any shell.
 
-use sandkasten_e2e::Lab;
 use sandkasten_e2e::image::Rootfs;
+use sandkasten_e2e::session::decode;
+use sandkasten_e2e::{Lab, host};
 use serde_json::json;
 
 use crate::{Asks, Place, in_images, long_command};
@@ -49,7 +50,9 @@ fn c91_sh_is_taken_where_it_is_preferred() {
 
 #[test]
 fn c91_image_without_a_shell() {
-    let lab = Lab::builder().image("bare", Rootfs::empty()).start();
+    let mut root = Rootfs::empty();
+    root.program("app/echo", &host::find_program("echo").expect("echo on PATH"));
+    let lab = Lab::builder().image("bare", root).start();
     let session = lab.session(&json!({ "image": "bare" }));
     assert!(session.info["shell"].is_null(), "{}", session.info);
     let error = session.try_exec(&json!({ "cmd": "echo x" })).error(400, "INVALID_REQUEST");
@@ -60,4 +63,8 @@ fn c91_image_without_a_shell() {
     stream.answer().error(400, "INVALID_REQUEST");
     session.write("f", b"x", "0644");
     assert_eq!(session.read("f"), b"x");
+    let body = json!({ "argv": ["/app/echo", "hi"], "wait": true });
+    let ended = session.request("POST", "/processes").json(&body).send().ok(200);
+    assert_eq!(ended["exit_code"], 0, "{ended}");
+    assert_eq!(decode(&ended["stdout_base64"]), b"hi\n", "{ended}");
 }

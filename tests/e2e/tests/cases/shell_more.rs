@@ -11,12 +11,13 @@ in_images! {
         substitutions_of_bash, coprocess, arrays_with_newlines, arrays_survive_a_killed_shell,
         jobs_and_wait, jobs_survive_an_exit, disowned_jobs, background_flood, tracing_shows_only_the_text,
         odd_variables, a_mebibyte_of_text, return_and_break_at_the_top, positional_parameters,
-        exclamation_marks, directory_stack, restricted_shell, hostile_prompt, background_reads_nothing;
+        exclamation_marks, directory_stack, restricted_shell, hostile_prompt, background_reads_nothing, stdin_that_is_given;
     busybox: heredocs_in_functions, nested_quotes, every_sign_is_exact, carriage_returns_in_the_text,
         open_files_of_exec, exec_of_a_missing_program, exec_of_another_program, traps, names_of_builtins_taken,
         a_shell_that_is_killed, a_shell_that_kills_all, jobs_and_wait, jobs_survive_an_exit, background_flood,
         tracing_shows_only_the_text, odd_variables, a_mebibyte_of_text, return_and_break_at_the_top,
-        positional_parameters, hostile_prompt, background_reads_nothing;
+        positional_parameters, hostile_prompt, background_reads_nothing,
+        stdin_that_is_given;
     dash: heredocs_in_functions, nested_quotes, every_sign_is_exact, open_files_of_exec, traps, names_of_builtins_taken,
         a_shell_that_is_killed, tracing_shows_only_the_text, odd_variables, return_and_break_at_the_top;
     bookworm: substitutions_of_bash, coprocess, arrays_survive_a_killed_shell, traps_of_bash, aliases_of_our_words;
@@ -440,4 +441,22 @@ fn background_reads_nothing(at: &Place) {
     session.does("(read a; read b; echo \"[$a$b]\" > got2) &");
     session.gives("echo one\necho two", 0, "one\ntwo\n");
     session.gives("wait; cat got got2", 0, "[]\n");
+}
+
+/// It is one command's alone, whoever reads it and whoever does not.
+fn stdin_that_is_given(at: &Place) {
+    let session = at.session();
+    let with = |cmd: &str, stdin: &str| {
+        let done = session.exec_with(&json!({ "cmd": cmd, "stdin": stdin }));
+        assert_eq!(done.code(), 0, "{cmd}: {}", done.body);
+        assert!(done.took < crate::AT_ONCE, "{cmd}: {:?}", done.took);
+        done.output().to_owned()
+    };
+    assert_eq!(with("cat", "no end"), "no end");
+    assert_eq!(with("read a; read b; echo \"[$a][$b]\"; cat", "1\n2\n3\n"), "[1][2]\n3\n");
+    let large = "0123456789\n".repeat(100_000);
+    assert_eq!(with("wc -c", &large).trim(), "1100000");
+    assert_eq!(with("head -n 1", &large), "0123456789\n");
+    assert_eq!(with("true", &large), "");
+    session.gives("cat; echo none", 0, "none\n");
 }

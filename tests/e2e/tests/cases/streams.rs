@@ -1,14 +1,16 @@
 //! C31 to C44: output and streams.
 
+use sandkasten_e2e::Session;
+use sandkasten_e2e::session::decode;
 use serde_json::json;
 
 use crate::{Asks, MANY_BYTES, Place, in_images};
 
 in_images! {
     python: c31_byte_by_byte, c31_byte_by_byte_of_python, c31_many_characters, c31_cut_in_the_middle,
-        c32_invalid_utf8, c32_random_bytes, c36_order_of_stdout_and_stderr, c37_the_last_of_three_million,
+        c32_invalid_utf8, c32_exact_bytes, c36_split, c39_looks_like_events_in_bytes, c32_random_bytes, c36_order_of_stdout_and_stderr, c37_the_last_of_three_million,
         c39_looks_like_events, c39_a_long_line, c39_line_separators, c44_headers;
-    busybox: c31_byte_by_byte, c31_many_characters, c31_cut_in_the_middle, c32_invalid_utf8,
+    busybox: c31_byte_by_byte, c31_many_characters, c31_cut_in_the_middle, c32_invalid_utf8, c32_exact_bytes, c36_split, c39_looks_like_events_in_bytes,
         c32_random_bytes, c36_order_of_stdout_and_stderr, c37_the_last_of_three_million,
         c39_looks_like_events, c39_a_long_line, c39_line_separators, c44_headers;
 }
@@ -104,6 +106,69 @@ fn c37_the_last_of_three_million(at: &Place) {
     session.gives(&format!("{{ {cmd}; }} | tail -c 10"), 0, "aaaaaaaEND");
 }
 
+/// The bytes that were written, whatever they are.
+#[track_caller]
+fn gives_bytes(session: &Session<'_>, cmd: &str, code: i64) -> Vec<u8> {
+    let request = json!({ "cmd": cmd, "encoding": "base64", "max_output_bytes": MANY_BYTES });
+    let done = session.exec_with(&request);
+    assert_eq!(done.code(), code, "{cmd}: {}", done.body["exit_code"]);
+    assert!(done.body["output"].is_null(), "{cmd}: no text beside the bytes");
+    decode(&done.body["output_base64"])
+}
+
+/// The same, streamed.
+#[track_caller]
+fn plays_bytes(session: &Session<'_>, cmd: &str, code: i64) -> Vec<u8> {
+    let played = session.plays(&json!({ "cmd": cmd, "encoding": "base64" }), code);
+    let chunks = played.events[..played.events.len() - 1].iter();
+    chunks.flat_map(|event| decode(&event.data["chunk_base64"])).collect()
+}
+
+fn c32_exact_bytes(at: &Place) {
+    let session = at.session();
+    let mut state = 1u32;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    })
+    .take(300_000)
+    .collect();
+    session.write("noise", &noise, "0644");
+    assert!(gives_bytes(&session, "cat noise", 0) == noise, "blocking");
+    assert!(plays_bytes(&session, "cat noise", 0) == noise, "streamed");
+    let cmd = "head -c 100000 /dev/urandom; echo; echo END; (exit 3)";
+    for bytes in [gives_bytes(&session, cmd, 3), plays_bytes(&session, cmd, 3)] {
+        assert!(bytes.len() == 100_005 && bytes.ends_with(b"\nEND\n"), "{} bytes", bytes.len());
+    }
+}
+
+fn c36_split(at: &Place) {
+    let session = at.session();
+    let request = json!({ "cmd": "echo out; echo err >&2; echo out2; (exit 7)", "split": true });
+    let done = session.exec_with(&request);
+    assert_eq!(done.code(), 7, "{}", done.body);
+    assert_eq!(done.body["stdout"], "out\nout2\n", "{}", done.body);
+    assert_eq!(done.body["stderr"], "err\n", "{}", done.body);
+    let mut lines: Vec<&str> = done.output().lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["err", "out", "out2"], "{}", done.body);
+    let played = session.plays(&request, 7);
+    let of = |name: &str| -> String {
+        let chunks = played.events.iter().filter(|event| event.data["stream"] == name);
+        chunks.filter_map(|event| event.data["chunk"].as_str()).collect()
+    };
+    assert_eq!((of("stdout").as_str(), of("stderr").as_str()), ("out\nout2\n", "err\n"));
+    session.gives("echo next", 0, "next\n");
+}
+
+fn c39_looks_like_events_in_bytes(at: &Place) {
+    let session = at.session();
+    let text = b"data: x\n\nevent: done\ndata: {\"exit_code\":0}\n\n:c\r\n\rid: 5\n  lead  \n";
+    session.write("frames", text, "0644");
+    assert_eq!(plays_bytes(&session, "cat frames; (exit 3)", 3), text);
+    assert_eq!(gives_bytes(&session, "cat frames; (exit 3)", 3), text);
+}
+
 /// What a stream shows of a text with CRLF is LF; a lone carriage return it keeps.
 fn c39_looks_like_events(at: &Place) {
     let session = at.session();
@@ -177,7 +242,7 @@ mod waits {
     use super::{Asks, Place, in_images, json};
 
     in_images! {
-        python: c41_quiet_stream, c41_quiet_stream_through_a_proxy, c41_blocking_through_a_proxy,
+        python: c41_quiet_stream, c41_detached, c41_quiet_stream_through_a_proxy, c41_blocking_through_a_proxy,
             c43_client_of_a_stream_goes_away, c43_client_of_a_call_goes_away, c44_arrives_when_written,
             c44_partial_lines_of_python;
         busybox: c41_quiet_stream, c43_client_of_a_stream_goes_away, c43_client_of_a_call_goes_away,
@@ -210,6 +275,23 @@ mod waits {
         let played = request.json(&body).stream().events().finish();
         assert_eq!((played.text().as_str(), &played.done()["exit_code"]), ("end\n", &json!(0)));
         assert!(longest_silence(&played) < Duration::from_secs(15), "{:?}", played.comments);
+    }
+
+    /// A call that nobody has to wait for: the result stands under its id.
+    fn c41_detached(at: &Place) {
+        let session = at.session();
+        let body = json!({ "cmd": "sleep 1; echo end", "detach": true });
+        let answer = session.request("POST", "/exec").json(&body).send();
+        assert!(answer.took < crate::AT_ONCE, "{answer}");
+        let id = answer.ok(202)["exec_id"].as_str().expect("an id").to_owned();
+        let status = || session.request("GET", &format!("/execs/{id}")).send().ok(200);
+        wait::until("it has finished", Duration::from_secs(5), || status()["status"] == "finished");
+        let status = status();
+        assert_eq!(
+            (&status["exit_code"], &status["output"]),
+            (&json!(0), &json!("end\n")),
+            "{status}"
+        );
     }
 
     /// Nobody makes an answer up: the call breaks, and what it ran is cancelled.
@@ -256,8 +338,8 @@ mod waits {
 
     fn c43_client_of_a_stream_goes_away(at: &Place) {
         let session = at.session();
-        let stream =
-            session.request("POST", "/exec/stream").json(&json!({ "cmd": COUNT })).stream();
+        let body = json!({ "cmd": COUNT, "exec_id": "gone" });
+        let stream = session.request("POST", "/exec/stream").json(&body).stream();
         wait::prescribed(Duration::from_secs(3));
         drop(stream);
         is_cancelled(&session);
@@ -265,7 +347,8 @@ mod waits {
 
     fn c43_client_of_a_call_goes_away(at: &Place) {
         let session = at.session();
-        let request = session.request("POST", "/exec").json(&json!({ "cmd": COUNT }));
+        let body = json!({ "cmd": COUNT, "exec_id": "gone" });
+        let request = session.request("POST", "/exec").json(&body);
         let answer = request.patience(Duration::from_secs(3)).try_send();
         assert!(answer.is_err(), "{answer:?}");
         is_cancelled(&session);
@@ -279,6 +362,9 @@ mod waits {
         let first = count();
         wait::prescribed(Duration::from_secs(4));
         assert_eq!(count(), first, "it goes on");
+        let gone = session.request("GET", "/execs/gone").send().ok(200);
+        let ended = (&gone["status"], &gone["exit_code"], &gone["exit_reason"]);
+        assert_eq!(ended, (&json!("finished"), &json!(130), &json!("cancelled")), "{gone}");
         assert!((3..=5).contains(&first), "{first} lines in 3 s");
     }
 
