@@ -67,7 +67,7 @@ impl Dumping {
 
     /// Reads what is there, but leaves some of much for the next turn.
     pub(crate) fn read(&mut self, saved: &Saved) -> Got {
-        let mut buffer = [0; 64 * 1024];
+        let mut buffer = [0; 16 * 1024];
         let mut turn = 0;
         while turn < TURN_BYTES {
             match rustix::io::read(&self.fifo.read, &mut buffer) {

@@ -34,7 +34,7 @@ const DUMP_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at a shell that is silent for long.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
-const INLINE_BYTES_MAX: usize = 4096;
+const INLINE_BYTES_MAX: usize = 128;
 
 /// What is done in the shell, one after the other.
 #[derive(Debug)]

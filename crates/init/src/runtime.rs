@@ -156,9 +156,19 @@ fn open_fifo(dir: impl AsFd, name: &str, access: OFlags) -> io::Result<OwnedFd> 
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
-/// 128 random bits in hexadecimal.
+/// 128 random bits in as few letters and digits as may be: bash reads the lines that hold such names a
+/// byte a system call.
 pub(crate) fn random_name() -> io::Result<String> {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const LENGTH: usize = 22;
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+    let mut bits = u128::from_ne_bytes(bytes);
+    let mut name = String::with_capacity(LENGTH);
+    for _ in 0..LENGTH {
+        let digit = usize::try_from(bits % DIGITS.len() as u128).unwrap_or(0);
+        bits /= DIGITS.len() as u128;
+        name.push(char::from(DIGITS.get(digit).copied().unwrap_or(b'0')));
+    }
+    Ok(name)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, Bytes, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, ProgramUser, Run, Stdin, Task,
-    ToInit, VERSION, Window,
+    Begun, Bytes, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, ProgramUser, Run, Shell, Stdin,
+    Task, ToInit, VERSION, Window,
 };
 
 use crate::clock::{self, Moment};
@@ -23,6 +23,7 @@ use crate::processes::Kept;
 use crate::program::Programs;
 use crate::queue::Queue;
 use crate::runs::{Runs, Tell};
+use crate::runtime::Entry;
 use crate::shell::{Change, Found, Setup, ShellProcess};
 use crate::state::{self, Saved};
 use crate::status::{Record, Said};
@@ -54,6 +55,8 @@ pub(crate) struct Session {
     /// For what some earlier command has started and that did not die in time.
     hunts: Vec<Hunt>,
     saved: Saved,
+    /// A file with what bash writes its state by.
+    dump_words: Option<Entry>,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
     /// The shell is not to be trusted with another command.
@@ -89,6 +92,7 @@ impl Session {
             kept: Kept::new(),
             hunts: Vec::new(),
             saved,
+            dump_words: None,
             dumping: None,
             is_to_be_replaced: false,
             programs: Programs::default(),
@@ -682,7 +686,12 @@ impl Session {
         if self.saved.is_stale() && shell.is_ready() {
             // No descriptor or no room: the last dump stays.
             if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind) {
-                shell.say(&self.world, &state::dump_line(shell.kind, &dumping.path()));
+                if self.dump_words.is_none() && shell.kind == Shell::Bash {
+                    self.dump_words = self.world.run.text(&state::dump_words(Shell::Bash)).ok();
+                }
+                let words = self.dump_words.as_ref().map(Entry::path);
+                let line = state::dump_line(shell.kind, &dumping.path(), words.as_deref());
+                shell.say(&self.world, &line);
                 self.dumping = Some(dumping);
                 return;
             }

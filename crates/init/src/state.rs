@@ -240,7 +240,26 @@ impl Dump {
 ///
 /// Traps of the payload's may run between these words, so stdout stays `/dev/null`, and descriptor 9
 /// is lent; the shell puts its own back. Under `set -e` no status of these ends the shell.
-pub(crate) fn dump_line(shell: Shell, path: &str) -> Vec<u8> {
+///
+/// bash reads what it is told a byte a system call, so its words are better in a file, `words`.
+pub(crate) fn dump_line(shell: Shell, path: &str, words: Option<&str>) -> Vec<u8> {
+    let caller: &[u8] = match shell {
+        Shell::Bash => b"\\builtin ",
+        Shell::Sh => b"\\command ",
+    };
+    let mut line = Vec::new();
+    match words {
+        Some(words) if shell == Shell::Bash => {
+            push(&mut line, &[caller, b"source ", words.as_bytes()]);
+        }
+        _ => push(&mut line, &[caller, b"eval '", &dump_words(shell), b"'"]),
+    }
+    push(&mut line, &[b" 9>", path.as_bytes(), b" || ", caller, b":\n"]);
+    line
+}
+
+/// What writes the parts of a dump to descriptor 9.
+pub(crate) fn dump_words(shell: Shell) -> Vec<u8> {
     match shell {
         Shell::Bash => {
             let words: [&[u8]; 7] = [
@@ -252,9 +271,7 @@ pub(crate) fn dump_line(shell: Shell, path: &str) -> Vec<u8> {
                 b"\\builtin set +o >&9",
                 b"\\builtin printf \"$BASHOPTS\\0\" >&9",
             ];
-            let words = words.join(&b" && \\builtin printf \"\\0\" >&9 && "[..]);
-            [b"\\builtin eval '", words.as_slice(), b"' 9>", path.as_bytes(), b" || \\builtin :\n"]
-                .concat()
+            words.join(&b" && \\builtin printf \"\\0\" >&9 && "[..])
         }
         Shell::Sh => {
             let words: [&[u8]; 7] = [
@@ -266,9 +283,7 @@ pub(crate) fn dump_line(shell: Shell, path: &str) -> Vec<u8> {
                 b"\\command set +o >&9",
                 b"\\command printf \"\\0\" >&9",
             ];
-            let words = words.join(&b" && \\command printf \"\\0\" >&9 && "[..]);
-            [b"\\command eval '", words.as_slice(), b"' 9>", path.as_bytes(), b" || \\command :\n"]
-                .concat()
+            words.join(&b" && \\command printf \"\\0\" >&9 && "[..])
         }
     }
 }

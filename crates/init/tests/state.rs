@@ -306,7 +306,9 @@ fn a_shell_that_can_not_dump_leaves_the_last_dump() {
     assert!(end(sandbox, "exit 1"));
     sandbox.run("echo $a [$b]").is(0, "1 []\n");
     // A dump that never comes to its end holds nobody up for longer than the next command's time.
-    sandbox.run("trap 'case $BASH_COMMAND in *declare*) while :; do :; done; esac' DEBUG; c=1");
+    sandbox.run(
+        "set -T; trap 'case $BASH_COMMAND in *declare*) while :; do :; done; esac' DEBUG; c=1",
+    );
     let answer = sandbox.run_for("echo", 500);
     assert_eq!((answer.end.how, answer.end.shell_restarted), (How::Timeout, true));
     sandbox.run("echo $a").is(0, "1\n");
