@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sandkasten_protocol::{Bytes, End, How, OutputMode, Run, Shell};
+use sandkasten_protocol::{Bytes, End, FileUser, How, OutputMode, Run, Shell};
 
 use crate::clock::Moment;
 use crate::input::Input;
@@ -21,6 +21,7 @@ use crate::kill::Killer;
 use crate::line::{self, Streams, Text};
 use crate::output::{self, Sinks};
 use crate::rights::Ids;
+use crate::root::Helper;
 use crate::runs::Runs;
 use crate::runtime::Entry;
 use crate::status::Status;
@@ -50,6 +51,7 @@ pub(crate) enum Work {
     Command {
         cmd: Bytes,
         output: OutputMode,
+        user: FileUser,
     },
     /// A new shell.
     Restart(State),
@@ -74,7 +76,10 @@ pub(crate) struct Running {
     timeout: Moment,
     steps: VecDeque<Step>,
     sinks: Option<Sinks>,
-    text: Option<Entry>,
+    pub(crate) text: Option<Entry>,
+    /// Of root's command: what reads the shell's variables, and these.
+    pub(crate) helper: Option<Helper>,
+    pub(crate) variables: Option<Vec<Bytes>>,
 }
 
 #[derive(Debug)]
@@ -88,6 +93,10 @@ pub(crate) enum Phase {
         look: Moment,
     },
     Killing(Killer),
+    /// Root's command is a program of its own; `killed_for`: it is being ended.
+    Program {
+        killed_for: Option<How>,
+    },
     Ending {
         outcome: Outcome,
         until: Moment,
@@ -103,6 +112,8 @@ pub(crate) enum Step {
     Env,
     Cwd,
     Command,
+    /// What the shell exports, for root's command.
+    Variables,
 }
 
 /// How a command ended, and what its shell said then.
@@ -164,13 +175,18 @@ impl Running {
         let Exec { run, work, input } = exec;
         let started = Moment::now();
         let mut steps = VecDeque::new();
-        if !run.env.is_empty() {
-            steps.push_back(Step::Env);
+        if matches!(work, Work::Command { user: FileUser::Root, .. }) {
+            // Its directory and environment are its own.
+            steps.push_back(Step::Variables);
+        } else {
+            if !run.env.is_empty() {
+                steps.push_back(Step::Env);
+            }
+            if run.cwd.is_some() {
+                steps.push_back(Step::Cwd);
+            }
+            steps.push_back(Step::Command);
         }
-        if run.cwd.is_some() {
-            steps.push_back(Step::Cwd);
-        }
-        steps.push_back(Step::Command);
         Self {
             timeout: started.after(run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
             run,
@@ -183,6 +199,8 @@ impl Running {
             steps,
             sinks: None,
             text: None,
+            helper: None,
+            variables: None,
         }
     }
 
@@ -202,6 +220,13 @@ impl Running {
         let path = status.path();
         let line = match (step, &self.run.cwd) {
             (Step::Env, _) => line::probe_env(shell, &self.run.env, &path),
+            (Step::Variables, _) => match Helper::new(world) {
+                Ok(helper) => self.helper.insert(helper).line(shell, &path),
+                Err(error) => {
+                    status.close(&world.poller);
+                    return Err(error);
+                }
+            },
             (Step::Cwd, Some(dir)) => line::change_dir(shell, dir, &path),
             (Step::Cwd | Step::Command, _) => {
                 match self.command_line((world, runs), shell, ids, &path) {
@@ -224,7 +249,7 @@ impl Running {
         ids: Ids,
         status: &str,
     ) -> std::io::Result<Vec<u8>> {
-        let Work::Command { cmd, output } = &self.work else { return Ok(b"\n".to_vec()) };
+        let Work::Command { cmd, output, .. } = &self.work else { return Ok(b"\n".to_vec()) };
         let (sources, sinks) = output::open(world, *output, ids)?;
         for source in sources {
             runs.add_source(world, self.run.id, source);
@@ -262,6 +287,7 @@ impl Running {
     pub(crate) fn finish(&mut self, world: &World, runs: &mut Runs, outcome: Outcome) -> Phase {
         self.sinks = None;
         self.text = None;
+        self.close_helper(world);
         if let Some(input) = self.input.take() {
             input.close(&world.poller);
         }
@@ -269,6 +295,13 @@ impl Running {
         self.finished = Some(now);
         runs.note_over(self.run.id);
         self.set_phase(world, Phase::Ending { outcome, until: now.after(QUIET) })
+    }
+
+    /// The variables are there, or never will be.
+    pub(crate) fn close_helper(&mut self, world: &World) {
+        if let Some(helper) = self.helper.take() {
+            self.variables = helper.close(world);
+        }
     }
 
     /// Gives the phase before.
@@ -299,13 +332,19 @@ impl Running {
             Phase::Waiting => self.dump_by().into_iter().chain([self.timeout]).min(),
             Phase::Line { look, .. } => Some(self.timeout.min(*look)),
             Phase::Killing(killer) => killer.next_moment(),
+            Phase::Program { killed_for: None } => Some(self.timeout),
+            Phase::Program { killed_for: Some(_) } => None,
             Phase::Ending { until, .. } if !runs.owes(self.run.id) => Some(*until),
             Phase::Ending { .. } | Phase::Settling { .. } => None,
         }
     }
 
     pub(crate) fn is_timed_out(&self, now: Moment) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::Line { .. }) && now >= self.timeout
+        let may_time_out = matches!(
+            self.phase,
+            Phase::Waiting | Phase::Line { .. } | Phase::Program { killed_for: None }
+        );
+        may_time_out && now >= self.timeout
     }
 
     /// Whether it is time to look at the shell; the next time is later.
@@ -318,6 +357,7 @@ impl Running {
             Phase::Waiting
             | Phase::Line { .. }
             | Phase::Killing(_)
+            | Phase::Program { .. }
             | Phase::Ending { .. }
             | Phase::Settling { .. } => false,
         }

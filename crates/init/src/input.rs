@@ -106,6 +106,13 @@ impl Input {
         Ok(())
     }
 
+    /// It is the command's turn, and a program of its own reads it: the write end of a pipe,
+    /// non-blocking.
+    pub(crate) fn open_for_program(&mut self, poller: &Poller, write: OwnedFd) {
+        self.to = To::Pipe(write);
+        self.pump(poller);
+    }
+
     /// Input of a program: the write end of a pipe, non-blocking.
     pub(crate) fn for_pipe(poller: &mut Poller, write: OwnedFd) -> Self {
         Self::new(poller, To::Pipe(write))

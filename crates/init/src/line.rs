@@ -82,6 +82,27 @@ pub(crate) fn change_dir(shell: Shell, dir: &[u8], status: &str) -> Vec<u8> {
     line
 }
 
+/// Starts a helper that says its pid and has its environment read, and answers with its status.
+///
+/// In POSIX mode, which bash has as `sh`, special builtins are found before functions.
+pub(crate) fn show_environment(shell: Shell, (said, gate): (&str, &str), status: &str) -> Vec<u8> {
+    let helper = format!(
+        "\\unset -f command printf read; \\command printf '%s x\\0' \"$$\" >{said}; \
+         \\command read x <{gate}; :"
+    );
+    let (call, command): (_, &[u8]) = match shell {
+        Shell::Bash => (caller(shell), b"\\builtin command "),
+        Shell::Sh => (caller(shell), b"\\command "),
+    };
+    let mut line = fresh(shell);
+    push(&mut line, &[command, b"/bin/sh -c ", &quote(helper.as_bytes())]);
+    // Under `set -e` its failure is nothing.
+    push(&mut line, &[b" </dev/null >/dev/null 2>&1 && ", call, b":; "]);
+    push_status(&mut line, shell, status);
+    line.push(b'\n');
+    line
+}
+
 /// Evaluates a command and answers with its status.
 pub(crate) fn command(
     shell: Shell,

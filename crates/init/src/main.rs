@@ -35,6 +35,7 @@ mod program;
 mod queue;
 mod records;
 mod rights;
+mod root;
 mod runs;
 mod runtime;
 mod session;

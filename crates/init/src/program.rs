@@ -58,24 +58,36 @@ pub(crate) struct Programs {
 /// What is to be started.
 #[derive(Debug)]
 pub(crate) struct Order<'a> {
+    /// Where the program may be.
+    pub(crate) paths: Vec<CString>,
     pub(crate) argv: Vec<Bytes>,
     pub(crate) ids: Ids,
     pub(crate) env: Vec<CString>,
     pub(crate) base: Base<'a>,
+    pub(crate) feed: Feed,
     pub(crate) output: Output,
     pub(crate) role: Role,
+}
+
+/// What stdin is.
+#[derive(Debug)]
+pub(crate) enum Feed {
+    /// `/dev/null`.
+    Empty,
+    /// What the engine sends.
+    Engine,
+    /// This, which somebody else feeds.
+    Given(OwnedFd),
 }
 
 /// Where output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    #[expect(dead_code, reason = "root's commands will use it")]
     Together,
     Apart,
     /// stdin too.
     Terminal(Window),
     /// A PTY for output alone, which nobody's terminal is.
-    #[expect(dead_code, reason = "root's commands will use it")]
     Screen,
 }
 
@@ -85,7 +97,6 @@ pub(crate) enum Role {
     /// The end of a run.
     Program,
     /// The session goes on with its command.
-    #[allow(dead_code, reason = "root's commands will use it")]
     Command,
 }
 
@@ -158,7 +169,12 @@ impl Programs {
         let home = CString::new(HOME).map_err(|_nul| not_started(Errno::INVAL))?;
         let output = tty.map_or(Output::Apart, Output::Terminal);
         let (base, role) = (Base::Path(home), Role::Program);
-        let order = Order { argv, ids, env, base, output, role };
+        let feed = match run.stdin {
+            Stdin::Empty => Feed::Empty,
+            Stdin::Piped => Feed::Engine,
+        };
+        let paths = environment::paths(&env, argv.first().map_or(&[], Vec::as_slice));
+        let order = Order { paths, argv, ids, env, base, feed, output, role };
         self.start((world, runs), setup, run, order)
     }
 
@@ -181,13 +197,14 @@ impl Programs {
         let path = path.map_err(|_nul| not_started(Errno::INVAL))?;
         let argv: Result<Vec<_>, _> = order.argv.into_iter().map(CString::new).collect();
         let argv = argv.map_err(|_nul| not_started(Errno::INVAL))?;
-        let Some(name) = argv.first() else { return Err(not_started(Errno::INVAL)) };
-        let paths = environment::paths(&order.env, name.as_bytes());
-        let wires = Wires::new(world, order.ids, order.output, run.stdin)
+        if argv.is_empty() {
+            return Err(not_started(Errno::INVAL));
+        }
+        let wires = Wires::new(world, order.ids, order.output, order.feed)
             .map_err(|error| not_started(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let is_terminal = matches!(order.output, Output::Terminal(_));
         let program = supervisor::Program {
-            paths,
+            paths: order.paths,
             argv,
             env: &order.env,
             ids: order.ids,
@@ -512,36 +529,36 @@ impl Live {
 }
 
 impl Wires {
-    fn new(world: &mut World, ids: Ids, output: Output, stdin: Stdin) -> io::Result<Self> {
+    fn new(world: &mut World, ids: Ids, output: Output, feed: Feed) -> io::Result<Self> {
         match output {
-            Output::Terminal(window) => Self::terminal(world, ids, window, stdin),
+            Output::Terminal(window) => Self::terminal(world, ids, window, &feed),
             Output::Screen => {
                 let (master, slave) = output::open_pty(world, ids, output::WINDOW)?;
                 let source = Source::new(&mut world.poller, Stream::Pty, master);
                 let stderr = slave.try_clone()?;
-                Self::piped(world, ids, stdin, (vec![source], slave, stderr))
+                Self::piped(world, ids, feed, (vec![source], slave, stderr))
             }
             Output::Together => {
                 let (source, stdout) = pipe(world, ids, Stream::Output)?;
                 let stderr = stdout.try_clone()?;
-                Self::piped(world, ids, stdin, (vec![source], stdout, stderr))
+                Self::piped(world, ids, feed, (vec![source], stdout, stderr))
             }
             Output::Apart => {
                 let (source, stdout) = pipe(world, ids, Stream::Stdout)?;
                 let (other, stderr) = pipe(world, ids, Stream::Stderr)?;
-                Self::piped(world, ids, stdin, (vec![source, other], stdout, stderr))
+                Self::piped(world, ids, feed, (vec![source, other], stdout, stderr))
             }
         }
     }
 
-    fn terminal(world: &mut World, ids: Ids, window: Window, stdin: Stdin) -> io::Result<Self> {
+    fn terminal(world: &mut World, ids: Ids, window: Window, feed: &Feed) -> io::Result<Self> {
         let (master, slave) = output::open_pty(world, ids, size(window))?;
-        let input = match stdin {
-            Stdin::Piped => {
+        let input = match feed {
+            Feed::Engine => {
                 let master = master.try_clone()?;
                 Some(Input::for_terminal(&mut world.poller, master))
             }
-            Stdin::Empty => None,
+            Feed::Empty | Feed::Given(_) => None,
         };
         let terminal = Some(master.try_clone()?);
         let sources = vec![Source::new(&mut world.poller, Stream::Pty, master)];
@@ -552,12 +569,13 @@ impl Wires {
     fn piped(
         world: &mut World,
         ids: Ids,
-        stdin: Stdin,
+        feed: Feed,
         (sources, stdout, stderr): (Vec<Source>, OwnedFd, OwnedFd),
     ) -> io::Result<Self> {
-        let (stdin, input) = match stdin {
-            Stdin::Empty => (None, None),
-            Stdin::Piped => {
+        let (stdin, input) = match feed {
+            Feed::Empty => (None, None),
+            Feed::Given(stdin) => (Some(stdin), None),
+            Feed::Engine => {
                 let (read, write) = owned_pipe(world, ids)?;
                 rustix::io::ioctl_fionbio(&write, true)?;
                 (Some(read), Some(Input::for_pipe(&mut world.poller, write)))
@@ -581,7 +599,7 @@ fn pipe(world: &mut World, ids: Ids, stream: Stream) -> io::Result<(Source, Owne
 
 /// Both ends of a pipe that belongs to the program's user: it may be opened anew by its name in
 /// `/proc`, as `/dev/stderr` is.
-fn owned_pipe(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn owned_pipe(world: &World, ids: Ids) -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
     world.rights.with(CapabilitySet::CHOWN, || rustix::fs::fchown(&read, Some(uid), Some(gid)))?;
@@ -607,7 +625,7 @@ fn start_dir(run: &Run) -> Vec<u8> {
     }
 }
 
-fn not_started(errno: Errno) -> Outcome {
+pub(crate) fn not_started(errno: Errno) -> Outcome {
     Outcome::of(How::NotStarted(errno.raw_os_error()))
 }
 

@@ -1,14 +1,15 @@
 //! The session: the loop, and what each event means for the shell and the command that runs.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, Bytes, DATA_BYTES_MAX, FileUser, FromInit, Hello, How, ProgramUser, Run, Shell, Stdin,
-    Task, ToInit, VERSION, Window,
+    Begun, Bytes, DATA_BYTES_MAX, FromInit, Hello, How, ProgramUser, Run, Shell, Stdin, Task,
+    ToInit, VERSION, Window,
 };
 
+use crate::accounts::Account;
 use crate::clock::{self, Moment};
 use crate::cwd;
 use crate::dump::{Dumping, Got};
@@ -20,14 +21,15 @@ use crate::line;
 use crate::link::Heard;
 use crate::poll::Token;
 use crate::processes::Kept;
-use crate::program::Programs;
+use crate::program::{self, Feed, Programs};
 use crate::queue::Queue;
+use crate::root;
 use crate::runs::{Runs, Tell};
 use crate::runtime::Entry;
 use crate::shell::{Change, Found, Setup, ShellProcess};
 use crate::state::{self, Saved};
 use crate::status::{Record, Said};
-use crate::supervisor::Ended;
+use crate::supervisor::{Base, Ended};
 use crate::world::World;
 
 /// Children that are reaped before other events have their turn.
@@ -140,6 +142,7 @@ impl Session {
             Token::Connection(id) => self.on_connection(id),
             Token::Output(id) => self.runs.on_output(&mut self.world, id),
             Token::Status(id) if self.is_status_of_running(id) => self.on_status(),
+            Token::Status(id) if self.is_of_helper(id) => self.on_helper(),
             Token::Dump(id) if self.dumping.as_ref().is_some_and(|d| d.id() == id) => {
                 self.on_dump();
             }
@@ -239,11 +242,10 @@ impl Session {
 
     fn on_begin(&mut self, run: Run, task: Task) -> Verdict {
         let work = match task {
-            Task::Command { cmd, output, user: FileUser::Session } => Work::Command { cmd, output },
+            Task::Command { cmd, output, user } => Work::Command { cmd, output, user },
             Task::Restart { keep_state: true } => Work::Restart(State::Kept),
             Task::Restart { keep_state: false } => Work::Restart(State::Fresh),
             Task::Program { argv, user, tty } => return self.on_program(run, (argv, user, tty)),
-            Task::Command { .. } => return Verdict::Broken,
         };
         let input = match run.stdin {
             Stdin::Empty => None,
@@ -435,7 +437,10 @@ impl Session {
         shell.close(&self.world);
         if let Some(running) = self.running.as_mut() {
             let outcome = match &running.phase {
-                Phase::Waiting | Phase::Ending { .. } | Phase::Settling { .. } => None,
+                Phase::Waiting
+                | Phase::Program { .. }
+                | Phase::Ending { .. }
+                | Phase::Settling { .. } => None,
                 Phase::Line { .. } => Some(Outcome::shell(ended)),
                 Phase::Killing(killer) => Some(Outcome::of(killer.why)),
             };
@@ -512,6 +517,7 @@ impl Session {
                 return self.kill_running(How::Broken);
             }
             (Step::Command, Some(code)) => Outcome::exited(code),
+            (Step::Variables, Some(code)) => return self.on_variables(code),
             (Step::Env | Step::Cwd, Some(0)) => {
                 running.set_phase(&self.world, Phase::Waiting);
                 return;
@@ -553,6 +559,10 @@ impl Session {
                     running.finish(&self.world, &mut self.runs, Outcome::of(why));
                 }
             }
+            Phase::Program { .. } => {
+                running.phase = Phase::Program { killed_for: Some(why) };
+                self.programs.kill(&self.world, running.id(), why);
+            }
             Phase::Killing(_) | Phase::Ending { .. } | Phase::Settling { .. } => {}
         }
     }
@@ -565,7 +575,11 @@ impl Session {
         let world = &self.world;
         self.hunts.retain_mut(|hunt| hunt.on_time(world, now, pass) == Met::Something);
         let both = (&mut self.world, &mut self.runs);
-        self.programs.on_time(both, (now, pass), self.saved.cwd());
+        for (run, outcome) in self.programs.on_time(both, (now, pass), self.saved.cwd()) {
+            if let Some(running) = self.running.as_mut().filter(|r| r.id() == run) {
+                running.finish(&self.world, &mut self.runs, outcome);
+            }
+        }
         self.look_at_dump(now);
         let Some(running) = self.running.as_mut() else { return };
         if running.is_timed_out(now) {
@@ -605,12 +619,13 @@ impl Session {
                     return;
                 }
                 Phase::Waiting if matches!(running.work, Work::Restart(_)) => self.restart_shell(),
+                Phase::Waiting if running.variables.is_some() => self.start_roots_command(),
                 Phase::Waiting => match &self.shell {
                     Some(shell) if shell.is_ready() => self.say_next_line(),
                     Some(_) => return,
                     None => self.start_shell_for_command(),
                 },
-                Phase::Line { .. } | Phase::Killing(_) => return,
+                Phase::Line { .. } | Phase::Killing(_) | Phase::Program { .. } => return,
                 Phase::Ending { outcome, until } => {
                     if !self.runs.is_read(running.id(), *until, Moment::now()) {
                         return;
@@ -643,6 +658,78 @@ impl Session {
                 drop(running.finish(&self.world, &mut self.runs, Outcome::of(How::Broken)));
             }
         }
+    }
+
+    // ---- root's command ----
+
+    fn is_of_helper(&self, status: u32) -> bool {
+        let helper = self.running.as_ref().and_then(|running| running.helper.as_ref());
+        helper.is_some_and(|helper| helper.owns(status))
+    }
+
+    fn on_helper(&mut self) {
+        let shell = self.shell_pid();
+        if let Some(helper) = self.running.as_mut().and_then(|running| running.helper.as_mut()) {
+            helper.on_status(&self.world, shell, self.setup.ids);
+        }
+    }
+
+    /// The shell's helper has ended.
+    fn on_variables(&mut self, code: i32) {
+        let Some(running) = self.running.as_mut() else { return };
+        running.close_helper(&self.world);
+        if running.variables.is_some() {
+            running.set_phase(&self.world, Phase::Waiting);
+            return;
+        }
+        // 126 and 127: there is no `sh`, for root neither.
+        let outcome = if code >= 126 { Outcome::exited(code) } else { Outcome::of(How::Broken) };
+        running.finish(&self.world, &mut self.runs, outcome);
+    }
+
+    fn start_roots_command(&mut self) {
+        let started = self.try_roots_command();
+        let Some(running) = self.running.as_mut() else { return };
+        match started {
+            Ok(()) => drop(running.set_phase(&self.world, Phase::Program { killed_for: None })),
+            Err(outcome) => drop(running.finish(&self.world, &mut self.runs, outcome)),
+        }
+    }
+
+    fn try_roots_command(&mut self) -> Result<(), Outcome> {
+        let shell = self.shell_pid();
+        let broken = || Outcome::of(How::Broken);
+        let running = self.running.as_mut().ok_or_else(broken)?;
+        let Work::Command { cmd, output, .. } = &running.work else { return Err(broken()) };
+        let (variables, cmd) = (running.variables.take().unwrap_or_default(), cmd.clone());
+        let text = if cmd.len() > root::ARGUMENT_BYTES_MAX {
+            let file = self.world.run.text(&cmd).map_err(|_no_room| broken())?;
+            [b". ", running.text.insert(file).path().as_bytes()].concat()
+        } else {
+            cmd
+        };
+        let account = Account::root(self.world.rights, self.setup.ids);
+        let feed = match &mut running.input {
+            Some(input) => {
+                let pipe = program::owned_pipe(&self.world, account.ids);
+                let (read, write) = pipe.map_err(|_no_descriptor| broken())?;
+                rustix::io::ioctl_fionbio(&write, true).map_err(|_never| broken())?;
+                input.open_for_program(&self.world.poller, write);
+                Feed::Given(read)
+            }
+            None => Feed::Empty,
+        };
+        let dir = shell.and_then(|pid| root::dir_of(&self.world, pid, self.setup.ids).ok());
+        let base = dir.as_ref().map(|dir| Base::Open(dir.as_fd())).ok_or_else(broken)?;
+        let command = (text, *output);
+        let order = root::order(&account, command, &variables, &running.run, (base, feed))?;
+        let both = (&mut self.world, &mut self.runs);
+        self.programs.start(both, &self.setup, &running.run, order)
+    }
+
+    fn shell_pid(&self) -> Option<Pid> {
+        let tree = self.shell.as_ref().and_then(ShellProcess::tree)?;
+        Pid::from_raw(tree.shell)
     }
 
     /// The last shell could not be kept alive: one more try, for the command that wants it.

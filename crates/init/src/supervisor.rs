@@ -59,7 +59,6 @@ pub(crate) enum Dir<'a> {
 /// What a path starts from.
 #[derive(Debug)]
 pub(crate) enum Base<'a> {
-    #[expect(dead_code, reason = "root's commands will use it")]
     Open(BorrowedFd<'a>),
     Path(CString),
 }

@@ -40,6 +40,7 @@ pub(crate) struct Exec {
     pub(crate) spool: Spool,
     pub(crate) note: Vec<u8>,
     pub(crate) stdin: Stdin,
+    pub(crate) user: FileUser,
 }
 
 impl Exec {
@@ -48,14 +49,15 @@ impl Exec {
         let (env, note, stdin) = (Vec::new(), Vec::new(), Stdin::Empty);
         let spool = Spool::Together { bytes: SPOOL_BYTES };
         let (output, reader) = (OutputMode::Merged, Reader::Paced);
-        Self { cmd, timeout_ms, output, cwd: None, env, reader, spool, note, stdin }
+        let user = FileUser::Session;
+        Self { cmd, timeout_ms, output, cwd: None, env, reader, spool, note, stdin, user }
     }
 
     pub(crate) fn begin(self, id: u64) -> ToInit {
-        let Self { cmd, timeout_ms, output, cwd, env, reader, spool, note, stdin } = self;
+        let Self { cmd, timeout_ms, output, cwd, env, reader, spool, note, stdin, user } = self;
         let timeout_ms = Some(timeout_ms);
         let run = Run { id, note, timeout_ms, cwd, env, stdin, reader, spool };
-        ToInit::Begin { run, task: Task::Command { cmd, output, user: FileUser::Session } }
+        ToInit::Begin { run, task: Task::Command { cmd, output, user } }
     }
 }
 
