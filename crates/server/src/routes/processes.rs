@@ -162,8 +162,8 @@ pub(crate) async fn stdin(
 ) -> Result<Answer<Done>, ApiError> {
     refuse_coding(&headers)?;
     let eof = query.flag("eof")?;
-    // An unknown process is an error before the first byte, and without one.
-    app.engine.process_stdin(&id, &process, Bytes::new(), Last::No).await?;
+    // An unknown process is an error also without a byte.
+    app.engine.process(&id, &process).await?;
     let mut reader = Reader::at_any_pace(body);
     while let Some(bytes) = reader.next().await? {
         app.engine.process_stdin(&id, &process, bytes, Last::No).await?;
