@@ -33,11 +33,16 @@ enum Kind {
     Shared,
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
     Suite { name: "fuzz", what: "decoders and cleaners, given anything", kind: Kind::Fuzz },
     Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
     Suite { name: "cases", what: "cases from the field, in each shell", kind: Kind::Shared },
+    Suite {
+        name: "process",
+        what: "programs beside the shell, sockets on them",
+        kind: Kind::Shared,
+    },
     Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
     Suite { name: "http", what: "keys, limits, hostile peers, logs", kind: Kind::Own },
     Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },

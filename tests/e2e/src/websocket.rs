@@ -105,11 +105,11 @@ impl WebSocket {
     /// Where none comes in time, or one that must not come.
     #[must_use]
     #[track_caller]
-    pub fn next(&mut self) -> Option<Message> {
+    pub fn message(&mut self) -> Option<Message> {
         self.try_next().unwrap_or_else(|error| panic!("socket: {error}"))
     }
 
-    /// As [`WebSocket::next`].
+    /// As [`WebSocket::message`].
     ///
     /// # Errors
     /// Where none comes in time, or the connection breaks.

@@ -129,6 +129,17 @@ refused! {
     exec_with_a_word_for_time: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "timeout_ms": "soon"}) => 400 "INVALID_REQUEST" names "timeout_ms";
     exec_with_too_much_time: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "timeout_ms": 600_001}) => 400 "INVALID_REQUEST" names "600000";
     exec_of_a_pty_that_is_split: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "raw_output": true, "split": true}) => 400 "INVALID_REQUEST" names "split";
+    exec_with_an_encoding_that_never_was: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "encoding": "hex"}) => 400 "INVALID_REQUEST" names "encoding";
+    exec_with_an_id_that_is_a_path: "POST" "/v1/sessions/ID/exec", json!({"cmd": "true", "exec_id": "a/b"}) => 400 "INVALID_REQUEST" names "a/b";
+    exec_with_stdin_that_is_no_base64: "POST" "/v1/sessions/ID/exec", json!({"cmd": "cat", "encoding": "base64", "stdin": "a*b="}) => 400 "INVALID_REQUEST" names "stdin";
+    stream_that_is_detached: "POST" "/v1/sessions/ID/exec/stream", json!({"cmd": "true", "detach": true}) => 400 "INVALID_REQUEST" names "detach";
+    exec_that_is_not_there: "GET" "/v1/sessions/ID/execs/nobody", () => 404 "EXEC_NOT_FOUND" names "nobody";
+    exec_id_that_is_a_path: "GET" "/v1/sessions/ID/execs/..%2f..%2fetc", () => 404 "EXEC_NOT_FOUND";
+    cancel_of_an_exec_that_is_not_there: "DELETE" "/v1/sessions/ID/execs/nobody", () => 404 "EXEC_NOT_FOUND" names "nobody";
+    events_of_an_exec_that_is_not_there: "GET" "/v1/sessions/ID/execs/nobody/events", () => 404 "EXEC_NOT_FOUND" names "nobody";
+    events_after_what_is_no_number: "GET" "/v1/sessions/ID/execs/nobody/events?after=x", () => 400 "INVALID_REQUEST" names "after";
+    restart_with_a_word_for_a_flag: "POST" "/v1/sessions/ID/shell/restart", json!({"keep_state": "yes"}) => 400 "INVALID_REQUEST" names "keep_state";
+    attach_that_is_no_socket: "GET" "/v1/sessions/ID/processes/nobody/attach", () => 400 "INVALID_REQUEST" names "WebSocket";
     exec_in_a_session_that_is_not_there: "POST" "/v1/sessions/0123456789abcdef/exec", json!({"cmd": "true"}) => 404 "SESSION_NOT_FOUND" names "0123456789abcdef";
     stream_without_cmd: "POST" "/v1/sessions/ID/exec/stream", json!({}) => 400 "INVALID_REQUEST" names "cmd";
     stream_of_more_than_1_mib: "POST" "/v1/sessions/ID/exec/stream", json!({"cmd": "x".repeat((1 << 20) + 1)}) => 413 "TOO_LARGE" names "1048577";

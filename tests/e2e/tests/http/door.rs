@@ -51,7 +51,7 @@ fn a_01_every_route_wants_the_key() {
     session.run("echo secret > file");
     let anonymous = lab.client.anonymous();
     let routes = routes(&lab, &session);
-    assert!(routes.len() >= 17, "{routes:?}");
+    assert!(routes.len() >= 31, "{routes:?}");
     for (method, path) in &routes {
         if OPEN.contains(&(method.as_str(), path.as_str())) {
             assert_eq!(anonymous.request(method, path).send().status(), 200);
