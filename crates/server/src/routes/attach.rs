@@ -23,7 +23,7 @@ use sandkasten_types::attach::{AttachOrder, AttachReport, STDERR, STDIN, STDOUT}
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::Stream;
 use sandkasten_types::limits::{ATTACH_RECENT_BYTES, ATTACH_STDIN_BYTES};
-use sandkasten_types::{ProcessId, SessionId};
+use sandkasten_types::{ProcessId, SessionId, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -248,7 +248,7 @@ impl Output<'_> {
 
     /// The last screenful of what is kept.
     async fn recent(&mut self, mut kept: ProcessEvents) -> Result<Told, End> {
-        let mut recent = Recent::default();
+        let mut recent = Recent::until(Timestamp::now().unix_ms());
         while let Some(event) = self.next(&mut kept).await? {
             if recent.push(event) {
                 break;
@@ -304,15 +304,24 @@ struct Recent {
     events: VecDeque<ProcessEvent>,
     bytes: usize,
     known: u64,
+    /// Milliseconds since 1970-01-01 UTC: output from then on is not recent but new.
+    until_ms: i64,
 }
 
 impl Recent {
-    /// Whether that was the last that counts.
+    fn until(until_ms: i64) -> Self {
+        Self { until_ms, ..Self::default() }
+    }
+
+    /// Whether that was the last that counts. A process that writes faster than it is read would have no
+    /// last one.
     fn push(&mut self, event: ProcessEvent) -> bool {
+        let mut is_last = false;
         match &event {
             ProcessEvent::Output(written) => {
                 self.bytes += written.data.len();
                 self.known = written.seq;
+                is_last = written.timestamp > self.until_ms;
             }
             ProcessEvent::Gap(gap) => self.known = gap.seq,
             ProcessEvent::Exit { .. } | ProcessEvent::Failed { .. } => {
@@ -326,7 +335,7 @@ impl Recent {
                 self.bytes -= written.data.len();
             }
         }
-        false
+        is_last
     }
 }
 
@@ -371,6 +380,8 @@ mod test {
         assert_eq!((seqs(&recent), recent.known), (vec![4, 7, 8], 8));
         assert!(!recent.push(output(9, ATTACH_RECENT_BYTES)));
         assert_eq!((seqs(&recent), recent.bytes), (vec![9], ATTACH_RECENT_BYTES));
+        // What came after the client did is told as it comes.
+        assert!(Recent::until(-1).push(output(1, 1)));
     }
 
     #[test]
