@@ -95,6 +95,17 @@ fn a_late_client_gets_the_recent_screenful() {
 }
 
 #[test]
+fn a_process_that_never_stops_writing_is_seen_all_the_same() {
+    let lab = Lab::shared();
+    let session = base(&lab);
+    let process = start(&session, &json!({ "argv": ["yes"] }));
+    let mut client = process.attach("");
+    client.until("y\ny\n");
+    process.kill();
+    assert_eq!(client.text_but("gap")["exit_reason"], "cancelled");
+}
+
+#[test]
 fn a_terminal_over_a_socket() {
     let lab = Lab::shared();
     let session = python(&lab);

@@ -205,6 +205,17 @@ impl Attached {
         }
     }
 
+    /// The next text of another type.
+    #[track_caller]
+    fn text_but(&mut self, kind: &str) -> Value {
+        loop {
+            let text = self.text();
+            if text["type"] != kind {
+                return text;
+            }
+        }
+    }
+
     #[track_caller]
     fn take(&mut self, frame: &[u8]) {
         let (stream, data) = frame.split_first().expect("a byte for the stream");
@@ -221,6 +232,7 @@ impl Attached {
         while !String::from_utf8_lossy(&self.stdout).contains(text) {
             match self.socket.message() {
                 Some(Message::Binary(frame)) => self.take(&frame),
+                Some(Message::Text(text)) if text["type"] == "gap" => {}
                 other => {
                     let so_far = String::from_utf8_lossy(&self.stdout).into_owned();
                     panic!("no {text:?} in {so_far:?} before {other:?}");
