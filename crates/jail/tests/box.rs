@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sandkasten_jail::{LaunchError, SeccompProfile};
+use sandkasten_protocol::{How, ProgramUser, Window};
 use support::{Host, Options, Session};
 
 fn host() -> Host {
@@ -81,6 +82,62 @@ fn the_payload_has_no_power() {
              CapEff: 0000000000000000\nCapBnd: 0000000000000000\nCapAmb: 0000000000000000\n\
              NoNewPrivs: 1\nSeccomp: 2";
         assert_eq!(session.output(STATUS), expected);
+    });
+}
+
+#[test]
+fn programs_run_as_the_user_they_are_asked_for() {
+    in_box(|_, session| {
+        let tty = Some(Window { rows: 30, cols: 90 });
+        let who = ["sh", "-c", "id -u; echo x >/dev/stderr; cat /dev/stdin; pwd"];
+        for (user, id) in [(ProgramUser::Session, 1000), (ProgramUser::Root, 0)] {
+            let (output, end) = session.program(&who, user, ("in\n", None));
+            let lines: Vec<&str> = output.lines().collect();
+            assert!(lines.contains(&id.to_string().as_str()) && lines.contains(&"x"), "{output}");
+            assert!(lines.ends_with(&["in", "/workspace"]) || lines.contains(&"in"), "{output}");
+            assert_eq!((end.how, end.exit_code), (How::Exited, 0));
+        }
+        for user in [ProgramUser::Session, ProgramUser::Root] {
+            let cmd = "tty >/dev/tty && read x && echo got $x && sh -c 'test -t 2'";
+            let (output, end) = session.program(&["sh", "-c", cmd], user, ("line\n", tty));
+            assert!(output.contains("/dev/pts/") && output.contains("got line"), "{output}");
+            assert_eq!((end.how, end.exit_code), (How::Exited, 0));
+        }
+        let status = session.program(&["sh", "-c", STATUS], ProgramUser::Session, ("", None)).0;
+        assert!(status.contains("CapEff: 0000000000000000\nCapBnd: 0000000000000000"), "{status}");
+        assert!(status.contains("NoNewPrivs: 1\nSeccomp: 2"), "{status}");
+        let status = session.program(&["sh", "-c", STATUS], ProgramUser::Root, ("", None)).0;
+        assert!(status.contains("CapEff: 00000000800405fb\nCapBnd: 00000000800405fb"), "{status}");
+        let missing = session.program(&["nothing"], ProgramUser::Session, ("", None)).1;
+        assert_eq!(missing.exit_code, 127);
+    });
+}
+
+#[test]
+fn a_command_for_root_has_what_the_shell_has() {
+    in_box(|_, session| {
+        session.run("mkdir d; chmod 700 d; cd d; export A=\"a b\"");
+        let (output, end) = session.run_as_root("id -u; pwd; echo $A $HOME");
+        assert_eq!((output.as_str(), end.exit_code), ("0\n/workspace/d\na b /root\n", 0));
+        assert_eq!(session.output("id -u; pwd"), "1000\n/workspace/d");
+    });
+}
+
+/// Each takes two processes of the fifty; three are init, the shell and its supervisor.
+#[test]
+fn without_room_for_a_process_a_program_is_not_started() {
+    in_box(|_, session| {
+        for others in [46, 47] {
+            let cmd = format!(
+                "i=0; while [ $i -lt {others} ]; do sleep 1000 & i=$((i+1)); p=\"$p $!\"; done"
+            );
+            session.run(&format!("p=; {cmd}"));
+            let (_, end) = session.program(&["true"], ProgramUser::Session, ("", None));
+            assert_eq!(end.how, How::NotStarted(11));
+            session.run("kill $p; wait");
+            let (_, end) = session.program(&["true"], ProgramUser::Session, ("", None));
+            assert_eq!((end.how, end.exit_code), (How::Exited, 0));
+        }
     });
 }
 

@@ -246,13 +246,40 @@ pub(crate) struct Session {
 impl Session {
     /// Runs a command in the box's shell; all it wrote, and how it ended.
     pub(crate) fn run(&mut self, cmd: &str) -> (String, End) {
+        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Session);
+        self.task(protocol::Task::Command { cmd: cmd.into(), output, user }, "")
+    }
+
+    /// The same of a shell command as box root.
+    #[allow(dead_code, reason = "the example has no use for it")]
+    pub(crate) fn run_as_root(&mut self, cmd: &str) -> (String, End) {
+        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Root);
+        self.task(protocol::Task::Command { cmd: cmd.into(), output, user }, "")
+    }
+
+    /// The same of a program with that stdin; on a terminal where it has a size.
+    #[allow(dead_code, reason = "the example has no use for it")]
+    pub(crate) fn program(
+        &mut self,
+        argv: &[&str],
+        user: protocol::ProgramUser,
+        (stdin, tty): (&str, Option<protocol::Window>),
+    ) -> (String, End) {
+        let argv = argv.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.task(protocol::Task::Program { argv, user, tty }, stdin)
+    }
+
+    fn task(&mut self, task: protocol::Task, input: &str) -> (String, End) {
         let id = self.next_run;
         self.next_run += 1;
         let (timeout_ms, reader) = (Some(30_000), protocol::Reader::Paced);
-        let run = protocol::Run { timeout_ms, reader, ..protocol::Run::new(id) };
-        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Session);
-        let task = protocol::Task::Command { cmd: cmd.into(), output, user };
+        let stdin = if input.is_empty() { protocol::Stdin::Empty } else { protocol::Stdin::Piped };
+        let run = protocol::Run { timeout_ms, reader, stdin, ..protocol::Run::new(id) };
         self.link.send(&ToInit::Begin { run, task });
+        if stdin == protocol::Stdin::Piped {
+            let data = input.as_bytes().to_vec();
+            self.link.send(&ToInit::Stdin { run: id, data, is_last: true });
+        }
         let mut output = Vec::new();
         loop {
             match self.link.next() {
@@ -265,6 +292,7 @@ impl Session {
                     self.link.send(&ToInit::Settle { run, note: Vec::new() });
                     return (String::from_utf8_lossy(&output).into_owned(), end);
                 }
+                FromInit::Begun { run, .. } | FromInit::Taken { run, .. } if run == id => {}
                 other => panic!("init said {other:?}"),
             }
         }
