@@ -8,8 +8,8 @@ use std::path::Path;
 
 use boxed::{Exec, Image, Keep, Kind, Sandbox, event, text_of};
 use sandkasten_protocol::{
-    DATA_BYTES_MAX, FileOp, FromInit, How, Item, KEPT_RUNS_MAX, RECORD_BYTES_MAX, Reader, Record,
-    SPOOL_BYTES, ShellPreference, Spool, Stdin, Then, ToInit, Wait,
+    DATA_BYTES_MAX, FileOp, FromInit, How, Item, KEPT_RUNS_MAX, ProgramUser, RECORD_BYTES_MAX,
+    Reader, Record, Run, SPOOL_BYTES, ShellPreference, Spool, Stdin, Task, Then, ToInit, Wait,
 };
 
 fn unread(exec: &mut Exec) {
@@ -569,4 +569,37 @@ fn a_command_that_reads_nothing_holds_nothing_up() {
         }
         sandbox.is_alive();
     }
+}
+
+#[test]
+fn many_at_once_cost_init_little() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let argv = ["sh", "-c", "yes | head -c 10000000"].map(|arg| arg.as_bytes().to_vec()).to_vec();
+    for id in 1..=20 {
+        let reader = if id % 2 == 0 { Reader::Paced } else { Reader::None };
+        let spool = Spool::EachStream { bytes: 64 << 20 };
+        let run = Run { reader, spool, ..Run::new(id) };
+        let (argv, user, tty) = (argv.clone(), ProgramUser::Session, None);
+        sandbox.link.send(&ToInit::Begin { run, task: Task::Program { argv, user, tty } });
+    }
+    let mut ended = 0;
+    while ended < 20 {
+        match sandbox.next() {
+            FromInit::Output { run, records } => {
+                let cost = records.iter().map(Record::cost).sum();
+                sandbox.link.send(&ToInit::Credit { run, cost });
+            }
+            FromInit::End { end, .. } => {
+                assert_eq!((end.output_bytes, end.dropped_bytes), (10_000_000, 0));
+                ended += 1;
+            }
+            FromInit::Begun { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let status = format!("/proc/{}/status", sandbox.init.as_raw_pid());
+    let status = std::fs::read_to_string(status).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = peak.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kib < 32 * 1024, "{kib} KiB");
 }
