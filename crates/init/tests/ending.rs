@@ -78,7 +78,8 @@ fn c49_earlier_background_jobs_live() {
         for _ in 0..3 {
             timed_out(sandbox, "sleep 60");
             sandbox.run("kill -0 $(cat p) && kill -0 $(cat q); echo rc=$?").is(0, "rc=0\n");
-            assert_eq!(count(sandbox, "while :; do sleep"), "1\n", "{kind:?}");
+            // It may just be starting a child, which is its image then.
+            assert_ne!(count(sandbox, "while :; do sleep"), "0\n", "{kind:?}");
         }
         sandbox.run("kill $(cat p)").is(0, "");
     }

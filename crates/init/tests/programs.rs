@@ -556,6 +556,18 @@ fn keys_of_a_terminal() {
 }
 
 #[test]
+fn a_terminal_loses_nothing_at_the_end() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    for _ in 0..20 {
+        let one = run(sandbox, &["seq", "3000"], on_tty);
+        assert_eq!((one.how(), one.screen().len()), ((How::Exited, 0), 13_893));
+        // A child that keeps the terminal makes no difference.
+        let one = sh(sandbox, "sleep 1 & seq 3000", on_tty);
+        assert_eq!((one.how(), one.screen().len()), ((How::Exited, 0), 13_893));
+    }
+}
+
+#[test]
 fn a_terminal_without_stdin_waits() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let one = sh(sandbox, "read -t 0.1 x; echo $?", |program| {
@@ -612,6 +624,22 @@ fn a_timeout_takes_the_whole_tree() {
         assert_eq!(one.how(), (How::Timeout, 137));
         none_left(sandbox, "sleep 778");
     }
+}
+
+#[test]
+fn fifty_time_out_at_once() {
+    let sandbox = &mut Sandbox::new(Kind::Busybox);
+    let mut seen = Seen::default();
+    let began = Instant::now();
+    let cmd = "trap '' TERM; setsid sleep 7788 & sleep 7788";
+    let timeout = |program: &mut Program| program.run.timeout_ms = Some(1500);
+    let runs: Vec<u64> = (0..50).map(|_| start_sh(sandbox, cmd, timeout)).collect();
+    for run in runs {
+        assert_eq!(seen.end(sandbox, run).how(), (How::Timeout, 137));
+    }
+    // 500 ms is promised on a quiet host; tests share theirs.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    none_left(sandbox, "sleep 778");
 }
 
 #[test]
