@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sandkasten_jail::{LaunchError, SeccompProfile};
-use sandkasten_protocol::{How, ProgramUser, Window};
+use sandkasten_protocol::{FileUser, How, ProgramUser, Window};
 use support::{Host, Options, Session};
 
 fn host() -> Host {
@@ -117,9 +117,22 @@ fn programs_run_as_the_user_they_are_asked_for() {
 fn a_command_for_root_has_what_the_shell_has() {
     in_box(|_, session| {
         session.run("mkdir d; chmod 700 d; cd d; export A=\"a b\"");
-        let (output, end) = session.run_as_root("id -u; pwd; echo $A $HOME");
+        let (output, end) = session.run_as(FileUser::Root, "id -u; pwd; echo $A $HOME", "");
         assert_eq!((output.as_str(), end.exit_code), ("0\n/workspace/d\na b /root\n", 0));
         assert_eq!(session.output("id -u; pwd"), "1000\n/workspace/d");
+    });
+}
+
+#[test]
+fn commands_and_programs_read_what_they_are_sent() {
+    in_box(|_, session| {
+        let input = "x".repeat(65_535);
+        for user in [FileUser::Session, FileUser::Root] {
+            assert_eq!(session.run_as(user, "sleep 0.1; wc -c", &input).0, "65535\n");
+        }
+        let argv = ["sh", "-c", "sleep 0.1; wc -c"];
+        let (output, _) = session.program(&argv, ProgramUser::Session, (&input, None));
+        assert_eq!(output, "65535\n");
     });
 }
 

@@ -246,15 +246,18 @@ pub(crate) struct Session {
 impl Session {
     /// Runs a command in the box's shell; all it wrote, and how it ended.
     pub(crate) fn run(&mut self, cmd: &str) -> (String, End) {
-        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Session);
-        self.task(protocol::Task::Command { cmd: cmd.into(), output, user }, "")
+        self.run_as(protocol::FileUser::Session, cmd, "")
     }
 
-    /// The same of a shell command as box root.
-    #[allow(dead_code, reason = "the example has no use for it")]
-    pub(crate) fn run_as_root(&mut self, cmd: &str) -> (String, End) {
-        let (output, user) = (protocol::OutputMode::Merged, protocol::FileUser::Root);
-        self.task(protocol::Task::Command { cmd: cmd.into(), output, user }, "")
+    /// The same with a stdin, perhaps as box root.
+    pub(crate) fn run_as(
+        &mut self,
+        user: protocol::FileUser,
+        cmd: &str,
+        stdin: &str,
+    ) -> (String, End) {
+        let output = protocol::OutputMode::Merged;
+        self.task(protocol::Task::Command { cmd: cmd.into(), output, user }, stdin)
     }
 
     /// The same of a program with that stdin; on a terminal where it has a size.
