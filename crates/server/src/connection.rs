@@ -288,6 +288,8 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
         () = disconnected(&stream, &shared) => {}
         () = late(&shared) => tracing::debug!("connection closed: out of time"),
     }
+    // Where hyper did not get to let go of it. It holds what holds it, and the request that never ends.
+    drop(shared.take_switched());
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {

@@ -197,6 +197,22 @@ async fn a_client_that_is_gone_ends_its_socket() {
 }
 
 #[tokio::test]
+async fn a_client_that_is_gone_before_its_socket_leaves_nothing() {
+    let daemon = daemon(Options::default()).await;
+    for turn in 0..100 {
+        let mut client = daemon.client().await;
+        client.request("GET", "/echo", &upgrade(), b"").await;
+        if turn % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        rustix::net::sockopt::set_socket_linger(&client.stream, Some(Duration::ZERO)).unwrap();
+    }
+    daemon.stop.cancel();
+    // No request runs any more.
+    timeout(Duration::from_secs(5), daemon.task).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn what_is_sent_may_look_like_anything() {
     let daemon = daemon(Options::default()).await;
     let mut socket = daemon.socket("/flood").await;
