@@ -32,6 +32,8 @@ use crate::world::World;
 pub(crate) const QUIET: Duration = Duration::from_millis(20);
 /// How long a restart waits for the state of a shell that is asked for it.
 const DUMP_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a command waits for the state of the shell before its time runs.
+const DUMP_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks at a shell that is silent for long.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
@@ -188,7 +190,7 @@ impl Running {
             steps.push_back(Step::Command);
         }
         Self {
-            timeout: started.after(run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)),
+            timeout: started.after(time_of(&run)),
             run,
             work,
             input,
@@ -326,6 +328,19 @@ impl Running {
         }
     }
 
+    /// The shell still writes the state of the command before: that is not this one's time.
+    pub(crate) fn wait_for_dump(&mut self) {
+        self.timeout = self.timeout.max(self.started.after(DUMP_WAIT));
+    }
+
+    /// The shell has written it: the time begins.
+    pub(crate) fn on_dump_over(&mut self) {
+        if matches!(self.phase, Phase::Waiting) {
+            self.started = Moment::now();
+            self.timeout = self.started.after(time_of(&self.run));
+        }
+    }
+
     /// When something is due. A command that waits for credit has no time of its own.
     pub(crate) fn next_moment(&self, runs: &Runs) -> Option<Moment> {
         match &self.phase {
@@ -373,4 +388,8 @@ impl Running {
             ..outcome.end(cwd)
         }
     }
+}
+
+fn time_of(run: &Run) -> Duration {
+    run.timeout_ms.map_or(Duration::MAX, Duration::from_millis)
 }

@@ -339,6 +339,8 @@ impl Session {
         let running = self.running.insert(Running::new(exec));
         if bad_name {
             running.finish(&self.world, &mut self.runs, Outcome::of(How::ReadOnlyEnv));
+        } else if self.dumping.is_some() {
+            running.wait_for_dump();
         }
         true
     }
@@ -543,7 +545,7 @@ impl Session {
         match running.phase {
             Phase::Waiting => {
                 running.finish(&self.world, &mut self.runs, Outcome::of(why));
-                // The shell has had the command's whole time for its state.
+                // The shell has had long enough for its state.
                 if why == How::Timeout && self.dumping.is_some() {
                     running.shell_restarted = true;
                     self.replace_shell();
@@ -803,6 +805,9 @@ impl Session {
     fn end_dump(&mut self) {
         if let Some(dumping) = self.dumping.take() {
             dumping.close(&self.world.poller);
+            if let Some(running) = self.running.as_mut() {
+                running.on_dump_over();
+            }
         }
         self.replace_if_broken();
     }

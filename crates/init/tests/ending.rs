@@ -223,3 +223,17 @@ fn a_flood_of_signals_changes_nothing() {
     sandbox.is_alive();
     assert!(began.elapsed() < Duration::from_secs(10));
 }
+
+#[test]
+fn a_short_time_does_not_cost_the_state_of_the_command_before() {
+    for kind in ALL {
+        let sandbox = &mut Sandbox::new(kind);
+        sandbox.run("big=$(head -c 300000 /dev/zero | tr '\\0' x)").is(0, "");
+        for n in 0..10 {
+            sandbox.run(&format!("K={n}")).is(0, "");
+            let answer = sandbox.run_with("sleep 60", |exec| exec.timeout_ms = 1);
+            assert_eq!(answer.end.how, How::Timeout);
+            sandbox.run("echo $K ${#big}").is(0, &format!("{n} 300000\n"));
+        }
+    }
+}
