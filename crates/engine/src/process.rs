@@ -358,7 +358,7 @@ fn status(found: &Found) -> Option<ProcessStatus> {
         process_id: process.id.clone(),
         status: run_status(found),
         pid: found.begun.and_then(|begun| begun.pid),
-        argv: process.argv.clone(),
+        argv: process.argv.split('\0').map(str::to_owned).collect(),
         tty: process.has_tty,
         created_at: Timestamp::from_unix_ms(found.note.created_ms),
         started_at: started_at(found),

@@ -551,6 +551,24 @@ fn streams_are_told_apart_and_bytes_are_exact() {
 }
 
 #[test]
+fn one_command_may_be_roots() {
+    lab(async |lab| {
+        let session = lab.create().await;
+        lab.output(&session.id, "cd /tmp; export A=exported; b=plain").await;
+        let request = ExecRequest {
+            cmd: "id -u; pwd; echo $A $b $HOME; cd /; A=changed".into(),
+            user: Some("root".into()),
+            ..ExecRequest::default()
+        };
+        let answer = lab.exec_with(&session.id, request).await.unwrap();
+        assert_eq!(answer.output.output.unwrap(), "0\n/tmp\nexported /root\n");
+        let text = lab.output(&session.id, "id -u; pwd; echo $A $b").await;
+        assert_eq!(text, "1000\n/tmp\nexported plain\n");
+        lab
+    });
+}
+
+#[test]
 fn a_shell_is_restarted_with_or_without_its_state() {
     lab(async |lab| {
         let session = lab.create().await;

@@ -13,11 +13,12 @@ use std::time::Duration;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use sandkasten_protocol::{
     DATA_BYTES_MAX, Decoder, FROM_INIT_BYTES_MAX, FileDone, FromInit, Hello, KEPT_RUNS_MAX, Known,
-    PROGRAMS_MAX, QUEUE_MAX, TO_INIT_BYTES_MAX, ToInit, VERSION, encode,
+    NOTE_BYTES_MAX, PROGRAMS_MAX, QUEUE_MAX, TO_INIT_BYTES_MAX, ToInit, VERSION, encode,
 };
+use sandkasten_types::limits::PATH_BYTES_MAX;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 /// init answers a connection within this, a shell's start included.
 const HELLO_DEADLINE: Duration = Duration::from_secs(8);
@@ -89,7 +90,8 @@ impl Link {
         let stream = UnixStream::connect(path).await.map_err(LinkFault::Connect)?;
         let mut link = Self::new(stream);
         link.send(&ToInit::Attach { version: VERSION, nonce })?;
-        let first = timeout(HELLO_DEADLINE, link.next()).await;
+        let by = Instant::now() + HELLO_DEADLINE;
+        let first = timeout_at(by, link.next()).await;
         let incoming = first.map_err(|_elapsed| LinkFault::Late)??;
         let FromInit::Hello(hello) = incoming.frame else {
             return Err(LinkFault::Protocol("its first frame is no hello"));
@@ -105,11 +107,11 @@ impl Link {
         }
         let mut known = Vec::new();
         for _ in 0..hello.runs {
-            let next = timeout(HELLO_DEADLINE, link.next()).await;
+            let next = timeout_at(by, link.next()).await;
             let FromInit::Known(run) = next.map_err(|_elapsed| LinkFault::Late)??.frame else {
                 return Err(LinkFault::Protocol("a run is missing from its hello"));
             };
-            known.push(run);
+            known.push(bounded(run)?);
         }
         Ok((link, Greeting { hello, known }))
     }
@@ -245,6 +247,19 @@ impl Link {
         }
         Ok(Incoming { frame, descriptor })
     }
+}
+
+/// What a run takes of memory: very many are told of.
+fn bounded(mut run: Known) -> Result<Known, LinkFault> {
+    let is_long = |note: &Vec<u8>| note.len() > NOTE_BYTES_MAX;
+    if is_long(&run.note) || run.settled.as_ref().is_some_and(is_long) {
+        return Err(LinkFault::Protocol("a note of a length that is not allowed"));
+    }
+    if let Some(end) = &mut run.end {
+        end.cwd.truncate(PATH_BYTES_MAX);
+        end.cwd.shrink_to_fit();
+    }
+    Ok(run)
 }
 
 #[cfg(test)]

@@ -62,8 +62,8 @@ pub(crate) enum Encoding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessNote {
     pub(crate) id: ProcessId,
-    /// Its beginning.
-    pub(crate) argv: Vec<String>,
+    /// The beginning of its arguments, NULs between them: a list could have very many.
+    pub(crate) argv: String,
     pub(crate) has_tty: bool,
     pub(crate) stdin: Given,
 }
@@ -175,17 +175,17 @@ impl Verdict {
 }
 
 /// As much of the arguments as is noted.
-pub(crate) fn noted_argv(argv: &[String]) -> Vec<String> {
-    let mut room = TEXT_BYTES;
-    let mut noted = Vec::new();
-    for arg in argv {
-        if room == 0 {
+pub(crate) fn noted_argv(argv: &[String]) -> String {
+    let mut noted = String::new();
+    for (at, arg) in argv.iter().enumerate() {
+        let room = TEXT_BYTES - noted.len();
+        if room < 2 {
             break;
         }
-        let arg = beginning(arg, room);
-        // An empty one takes room too.
-        room = room.saturating_sub(arg.len() + 1);
-        noted.push(arg.to_owned());
+        if at > 0 {
+            noted.push('\0');
+        }
+        noted.push_str(beginning(arg, room - 1));
     }
     noted
 }

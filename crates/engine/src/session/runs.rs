@@ -516,3 +516,38 @@ fn has_stream(note: &Note, stream: Stream) -> bool {
         },
     }
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn record(seq: u64, stream: Stream, data: &[u8]) -> Item {
+        Item::Record(Record { seq, stream, at_ms: 0, data: data.to_vec() })
+    }
+
+    #[test]
+    fn an_answer_must_fit_its_question() {
+        let asked = |wait| Replay { tag: 1, run: 1, after: 5, stream: Some(Stream::Stdout), wait };
+        let check = |wait, items: &[Item], then| {
+            check_part(&asked(wait), &Part { items: items.to_vec(), then }).is_ok()
+        };
+        let one = |seq| record(seq, Stream::Stdout, b"x");
+        let gap = |from_seq, to_seq| Item::Gap { bytes: 1, from_seq, to_seq };
+        assert!(check(Wait::No, &[], Then::Quiet) && check(Wait::Yes, &[], Then::Over));
+        assert!(check(Wait::Yes, &[one(6), gap(2, 8), Item::End { seq: 10 }], Then::Quiet));
+        let lies: [(&[Item], Then); 9] = [
+            (&[], Then::More),
+            (&[], Then::Quiet),
+            (&[one(5)], Then::Over),
+            (&[one(7), one(6)], Then::Over),
+            (&[one(7), one(7)], Then::Over),
+            (&[gap(9, 8)], Then::Over),
+            (&[gap(2, 5)], Then::Over),
+            (&[record(6, Stream::Stderr, b"x")], Then::Over),
+            (&[record(6, Stream::Stdout, b"")], Then::Over),
+        ];
+        for (items, then) in lies {
+            assert!(!check(Wait::Yes, items, then), "{items:?} {then:?}");
+        }
+    }
+}

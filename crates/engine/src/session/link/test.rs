@@ -185,3 +185,49 @@ proptest! {
         });
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_init_that_tells_of_its_runs_slowly_does_not_attach() {
+    let FromInit::Hello(right) = hello() else { panic!() };
+    let many = frame(&FromInit::Hello(Hello { runs: u32::MAX, ..right.clone() }));
+    assert!(matches!(attach_to(many).await, Err(LinkFault::Protocol(_))), "too many");
+    let known = |run, note| Known { run, note, begun: None, end: None, settled: None };
+    let mut two = frame(&FromInit::Hello(Hello { runs: 2, ..right }));
+    let mut long = two.clone();
+    two.extend(frame(&FromInit::Known(known(1, Vec::new()))));
+    assert!(matches!(attach_to(two).await, Err(LinkFault::Late)), "one is missing");
+    long.extend(frame(&FromInit::Known(known(1, vec![0; NOTE_BYTES_MAX + 1]))));
+    assert!(matches!(attach_to(long).await, Err(LinkFault::Protocol(_))), "a long note");
+}
+
+#[tokio::test]
+async fn room_is_told_once_there_is_some_again() {
+    let (mut link, mut init) = pair();
+    let stdin = ToInit::Stdin { run: 1, data: vec![0; DATA_BYTES_MAX], is_last: false };
+    let mut sent = 0;
+    while link.has_room() {
+        link.send(&stdin).unwrap();
+        sent += 1;
+    }
+    let most = link.unsent.len();
+    let reader = tokio::spawn(async move {
+        let (mut all, mut bytes) = (0, vec![0; DATA_BYTES_MAX]);
+        loop {
+            match tokio::io::AsyncReadExt::read(&mut init, &mut bytes).await.unwrap() {
+                0 => return all,
+                read => all += read,
+            }
+        }
+    });
+    while sent < 1001 {
+        assert!(link.turn().await.unwrap().is_none());
+        while link.has_room() {
+            link.send(&stdin).unwrap();
+            sent += 1;
+        }
+        // What was sent is not held.
+        assert!(link.unsent.len() <= 3 * most, "{}", link.unsent.len());
+    }
+    drop(link);
+    assert!(reader.await.unwrap() > 990 * DATA_BYTES_MAX);
+}
