@@ -127,6 +127,16 @@ fn trap_07_bodies_may_be_as_large_as_is_written() {
     let body = format!("{{\"cmd\": \"{}\"}}", "\\u003a".repeat(1 << 20));
     let answer = session.request("POST", "/exec").body(body).send();
     assert_eq!(answer.status(), 200, "{answer}");
+    let body = json!({ "cmd": "sha256sum", "stdin": encode(&large), "encoding": "base64" });
+    let sum = session.request("POST", "/exec").json(&body).send().ok(200);
+    assert_eq!(decode(&sum["output_base64"]), session.run("sha256sum < large").into_bytes());
+    let text = "é".repeat(10 << 20);
+    let body = json!({ "cmd": "cat", "stdin": text, "max_output_bytes": 64 << 20 });
+    let answer = session.request("POST", "/exec").json(&body).send().ok(200);
+    assert!(answer["output"] == text.as_str(), "20 MiB of text go in and come out");
+    let body = json!({ "cmd": "cat large", "encoding": "base64", "max_output_bytes": 64 << 20 });
+    let answer = session.request("POST", "/exec").json(&body).send().ok(200);
+    assert!(decode(&answer["output_base64"]) == large, "50 MiB come out");
     let body = json!({ "path": "x", "content_base64": encode(&vec![0; 73 << 20]) });
     let answer = session.request("POST", "/fs/write").json(&body).send();
     answer.error(413, "TOO_LARGE");
