@@ -79,3 +79,31 @@ fn an_attached_session_does_not_expire() {
     client.stdin(b"x\n");
     assert_eq!(client.exit()["exit_code"], 3);
 }
+
+#[test]
+fn clients_that_never_read_cost_the_daemon_little() {
+    let lab = Lab::start();
+    let session = lab.session(&json!({}));
+    let process = start(&session, &json!({ "argv": ["yes"] }));
+    let mut client = process.attach("");
+    client.until("y\ny\n");
+    let before = resident_mib(&lab);
+    let mut stalled: Vec<Attached> = (0..40).map(|_| process.attach("")).collect();
+    // And what they send goes nowhere.
+    for client in &mut stalled {
+        client.order(&json!({ "type": "eof" }));
+    }
+    sandkasten_e2e::wait::prescribed(Duration::from_secs(3));
+    let after = resident_mib(&lab);
+    assert!(after < before + 60, "{before} MiB became {after} MiB");
+    session.alive();
+    process.kill();
+}
+
+/// The most memory that the daemon ever had.
+pub(crate) fn resident_mib(lab: &Lab) -> usize {
+    let status = sandkasten_e2e::host::proc_file(lab.pid(), "status");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("VmHWM");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
+    kib.expect("a number") / 1024
+}

@@ -1,5 +1,6 @@
 //! Answers of `wait`: whole, exact, large.
 
+use super::alone::resident_mib;
 use super::*;
 
 #[test]
@@ -67,20 +68,14 @@ fn more_than_is_kept_is_said() {
 fn large_answers_cost_the_daemon_nothing() {
     let lab = Lab::start();
     let session = lab.session(&json!({}));
-    let resident = || {
-        let status = sandkasten_e2e::host::proc_file(lab.pid(), "status");
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("VmHWM");
-        let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
-        kib.expect("a number") / 1024
-    };
     assert_eq!(run(&session, &["true"]).code(), 0);
-    let before = resident();
+    let before = resident_mib(&lab);
     let cmd = "dd if=/dev/zero bs=1048576 count=60 2>/dev/null";
     for _ in 0..3 {
         let done = run_with(&session, &json!({ "cmd": cmd, "timeout_ms": 120_000 }));
         assert_eq!(done.stdout().len(), 60 * MIB);
     }
-    let after = resident();
+    let after = resident_mib(&lab);
     assert!(after < before + 40, "{before} MiB became {after} MiB");
 }
 
