@@ -187,7 +187,8 @@ impl Teller {
 
     fn end(&mut self, over: &Over) {
         let seq = over.end.seq;
-        self.flush(seq.saturating_sub(1));
+        // init leaves as many numbers free before the end as there are streams.
+        self.flush(seq.saturating_sub(2));
         let end = match self.note.exec() {
             Some(exec) => over.exec(&self.note, exec),
             None => Err(no_exec()),

@@ -1,7 +1,7 @@
 //! What is kept of one run: its output, where it ended, and what its children wrote later.
 //!
 //! ```text
-//!   1 2 3 … n      (n + 1 is left free)   n + 2     n + 3 …
+//!   1 2 3 … n      (two are left free)    n + 3     n + 4 …
 //!   ── output ──                           End      ── late output ──>
 //! ```
 //!
@@ -16,8 +16,9 @@ use crate::spool::{Arena, Lane, New};
 const MEMORY_BYTES: usize = 4096;
 /// Bytes that are kept of what comes after the end.
 const LATE_BYTES: u64 = 8 * 1024 * 1024;
-/// Numbers from the last output to the end: one between them is for text that the engine holds back.
-const END_STEP: u64 = 2;
+/// Numbers from the last output to the end: those between are for text that the engine holds back, of
+/// each of two streams.
+const END_STEP: u64 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -256,7 +257,7 @@ mod test {
             let written: Vec<_> =
                 before.iter().map(|w| write(&mut log, arena, *w)).collect();
             let end = log.end();
-            prop_assert_eq!(end, before.len() as u64 + 2);
+            prop_assert_eq!(end, before.len() as u64 + END_STEP);
             let mut expected = model(&written, most);
             let (items, then) = all(&log, arena, 0, None);
             expected.push(Item::End { seq: end });

@@ -75,7 +75,7 @@ fn a_replay_is_what_was_sent_for_every_engine() {
     settle(sandbox, run, b"the end");
     let numbers: Vec<u64> = sent.iter().map(|record| record.seq).collect();
     assert_eq!(numbers, (1..=sent.len() as u64).collect::<Vec<_>>());
-    assert_eq!((end.exit_code, end.seq), (3, sent.len() as u64 + 2));
+    assert_eq!((end.exit_code, end.seq), (3, sent.len() as u64 + 3));
     let (items, then) = sandbox.replay(run, 0);
     assert!(records(&items) == sent);
     assert_eq!((items.last(), then), (Some(&Item::End { seq: end.seq }), Then::Over));

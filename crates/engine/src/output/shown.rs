@@ -74,14 +74,14 @@ impl Shown {
         }
     }
 
-    /// The events of what was held back to the end.
+    /// The events of what was held back to the end, numbered from `seq` on: one a stream at most.
     pub(crate) fn finish(&mut self, seq: u64) -> impl Iterator<Item = Chunk> {
         let chunks = self.sides.each_mut().map(|side| {
             let chunk = side.finish(seq);
             side.cleaner = side.cleaning.map(Streaming::new);
             chunk
         });
-        chunks.into_iter().flatten()
+        (seq..).zip(chunks.into_iter().flatten()).map(|(seq, chunk)| Chunk { seq, ..chunk })
     }
 
     fn side(&mut self, stream: protocol::Stream) -> &mut Side {
@@ -154,6 +154,16 @@ mod test {
         let error = shown.record(record(2, Stderr, b"e")).unwrap();
         assert_eq!((text(&error), error.stream), ((2, "e"), Stream::Stderr));
         assert_eq!(text(&shown.record(record(3, Stdout, b"\xAC")).unwrap()), (3, "€"));
+    }
+
+    #[test]
+    fn what_both_streams_hold_back_has_two_numbers() {
+        use protocol::Stream::{Stderr, Stdout};
+        let mut shown = Shown::new(Some(Cleaning::Full));
+        assert_eq!(shown.record(record(1, Stdout, b"\r")), None);
+        assert_eq!(shown.record(record(2, Stderr, b"\xE2")), None);
+        let last: Vec<Chunk> = shown.finish(3).collect();
+        assert_eq!(last.iter().map(text).collect::<Vec<_>>(), [(3, "\r"), (4, "\u{FFFD}")]);
     }
 
     #[test]
