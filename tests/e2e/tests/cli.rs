@@ -261,5 +261,23 @@ fn bench_prints_figures() {
     for figure in ["p50", "p95", "p99"] {
         assert!(all.contains(figure) || all.contains("median"), "{figure}: {all}");
     }
+    let tiers = value["tiers"].as_array().into_iter().flatten();
+    let names: Vec<&str> = tiers.filter_map(|tier| tier["tier"].as_str()).collect();
+    for name in ["exec", "stream", "process", "healthz", "above_healthz"] {
+        assert!(names.contains(&name), "{name}: {all}");
+    }
     assert_eq!(lab.client.get("/v1/sessions").ok(200), json!([]));
+}
+
+#[test]
+fn bench_looks_at_memory() {
+    let lab = Lab::start();
+    let value = json_of(&lab.cli(&["bench", "--json", "--runs", "1", "--flat", "2000"]));
+    let flat = &value["flat"];
+    assert_eq!(flat["execs"], 2000, "{value}");
+    for process in ["daemon", "init"] {
+        let [first, last] = ["first", "last"].map(|when| flat[process][when].as_u64().unwrap_or(0));
+        assert!(first > 100 && last > 100, "{flat}");
+        assert!(last < first + 8 * 1024, "{process} grew: {flat}");
+    }
 }

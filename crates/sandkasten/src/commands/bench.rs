@@ -3,12 +3,14 @@
 
 mod figures;
 mod host;
+mod memory;
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use self::figures::Samples;
+use self::memory::{FIRST_LOOK, Growth};
 use super::daemon::Private;
 use crate::cli::Context;
 use crate::client::Client;
@@ -19,9 +21,11 @@ use crate::output::table;
 /// Measure the daemon: n, median, p95 and p99 of each tier, in milliseconds.
 ///
 /// Tiers: `cold` creates a session and waits for its first result, `create` and `first_exec` are
-/// its parts, `exec` runs `true` in a session's shell, `program` runs /bin/true there, `destroy`
-/// deletes a session, `healthz` is the cost of HTTP alone. Compare figures of one run on one host
-/// only. Where no daemon runs on the data directory, one is started and stopped again.
+/// its parts, `exec` runs `true` in a session's shell, `stream` does so as a stream, `program` runs
+/// /bin/true there, `process` does so beside the shell, `destroy` deletes a session, `healthz` is the
+/// cost of HTTP alone, `above_healthz` what an exec costs more than the health check right behind it.
+/// Compare figures of one run on one host only. Where no daemon runs on the data directory, one is
+/// started and stopped again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Sessions to make, one after the other
@@ -30,6 +34,10 @@ pub(crate) struct Args {
     /// Image of the sessions [default: the daemon's]
     #[arg(long)]
     image: Option<String>,
+    /// Also run so many commands in one session, and show the memory that daemon and init have at the
+    /// 1000th and at the last
+    #[arg(long, value_name = "EXECS", value_parser = clap::value_parser!(u32).range(2000..=10_000_000))]
+    flat: Option<u32>,
 }
 
 /// Rounds before the clock counts, to fill caches.
@@ -55,26 +63,38 @@ fn measure(args: &Args, context: &Context) -> Result<u8> {
         }
         bench.round()?;
     }
-    report(&bench.samples, context)?;
-    Ok(0)
-}
-
-fn report(samples: &Samples, context: &Context) -> Result<()> {
     let data_dir = context.load()?.settings.data_dir;
     let mut pid = None;
     if let Some(running) = instance::find(&data_dir)? {
         pid = Some(running.pid.as_raw_nonzero().get());
     }
+    let growth = match (args.flat, pid) {
+        (Some(execs), Some(daemon)) => Some(bench.flat(execs, daemon)?),
+        _ => None,
+    };
+    report(&bench.samples, (pid, growth), context)?;
+    Ok(0)
+}
+
+fn report(
+    samples: &Samples,
+    (pid, growth): (Option<i32>, Option<Growth>),
+    context: &Context,
+) -> Result<()> {
+    let data_dir = context.load()?.settings.data_dir;
     let host = host::stamp(&data_dir);
     let tiers = samples.tiers();
     let value = json!({
         "version": env!("CARGO_PKG_VERSION"), "host": host, "daemon_pid": pid,
         "unit": "ms", "tiers": tiers.iter().map(figures::Tier::value).collect::<Vec<_>>(),
+        "flat": growth.as_ref().map(Growth::value),
     });
     context.output.result(&value, || {
         let rows: Vec<_> = tiers.iter().map(figures::Tier::row).collect();
         let figures = table(&["TIER", "N", "P50", "P95", "P99", "MIN", "MAX"], &rows);
-        format!("{}\n\n{figures}\n\nmilliseconds, over HTTP keep-alive", host::line(&host))
+        let growth = growth.as_ref().map(|growth| format!("\n{}", growth.line()));
+        let growth = growth.unwrap_or_default();
+        format!("{}\n\n{figures}\n\nmilliseconds, over HTTP keep-alive{growth}", host::line(&host))
     });
     Ok(())
 }
@@ -94,20 +114,44 @@ impl Bench {
         Self { client, create, samples: Samples::default() }
     }
 
-    /// One life of a session. It is deleted whatever fails in between.
-    fn round(&mut self) -> Result<()> {
+    /// Makes a session, does something in it, and deletes it whatever fails in between.
+    fn within(&mut self, act: impl FnOnce(&mut Self, &str, Duration) -> Result<()>) -> Result<()> {
         let begin = Instant::now();
         let session: Value = self.client.call("POST", "/v1/sessions", Some(&self.create))?;
         let created = begin.elapsed();
         let Some(id) = session.get("id").and_then(Value::as_str) else {
             return Err(Failure::new("the daemon's answer has no session id"));
         };
-        let path = format!("/v1/sessions/{id}");
-        let lived = self.live(&path, begin, created);
+        let done = act(self, id, created);
         let begin = Instant::now();
-        let deleted = self.client.call::<Value>("DELETE", &path, None);
+        let deleted = self.client.call::<Value>("DELETE", &format!("/v1/sessions/{id}"), None);
         self.samples.add("destroy", begin.elapsed());
-        lived.and(deleted.map(drop))
+        done.and(deleted.map(drop))
+    }
+
+    /// One life of a session.
+    fn round(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        self.within(|bench, id, created| bench.live(&format!("/v1/sessions/{id}"), begin, created))
+    }
+
+    /// Many commands in one session, and what memory that costs.
+    fn flat(&mut self, execs: u32, daemon: i32) -> Result<Growth> {
+        let mut growth = None;
+        self.within(|bench, id, _created| {
+            let path = format!("/v1/sessions/{id}");
+            for _ in 0..FIRST_LOOK {
+                bench.exec(&path, "true", "")?;
+            }
+            let mut seen = Growth::begin(execs, daemon, id)?;
+            for _ in FIRST_LOOK..execs {
+                bench.exec(&path, "true", "")?;
+            }
+            seen.end()?;
+            growth = Some(seen);
+            Ok(())
+        })?;
+        growth.ok_or_else(|| Failure::new("the session was not measured"))
     }
 
     fn live(&mut self, path: &str, begin: Instant, created: Duration) -> Result<()> {
@@ -117,16 +161,48 @@ impl Bench {
         self.samples.add("create", created);
         self.samples.add("first_exec", first.elapsed());
         for _ in 0..EXECS_PER_SESSION {
-            for (tier, command) in [("exec", "true"), ("program", "/bin/true")] {
-                let begin = Instant::now();
-                self.exec(path, command, "")?;
-                self.samples.add(tier, begin.elapsed());
-            }
+            let begin = Instant::now();
+            self.exec(path, "true", "")?;
+            let exec = begin.elapsed();
             let begin = Instant::now();
             self.client.send("GET", "/healthz", None)?.succeeded()?;
-            self.samples.add("healthz", begin.elapsed());
+            let health = begin.elapsed();
+            self.samples.add("exec", exec);
+            self.samples.add("healthz", health);
+            self.samples.add("above_healthz", exec.saturating_sub(health));
+            let begin = Instant::now();
+            self.stream(path)?;
+            self.samples.add("stream", begin.elapsed());
+            let begin = Instant::now();
+            self.exec(path, "/bin/true", "")?;
+            self.samples.add("program", begin.elapsed());
+            let begin = Instant::now();
+            self.process(path)?;
+            self.samples.add("process", begin.elapsed());
         }
         Ok(())
+    }
+
+    fn stream(&mut self, path: &str) -> Result<()> {
+        let request = json!({"cmd": "true"});
+        let answer = self.client.send("POST", &format!("{path}/exec/stream"), Some(&request))?;
+        let events = String::from_utf8_lossy(&answer.succeeded()?.body).into_owned();
+        if events.contains("event: done\n") && events.contains("\"exit_code\":0,") {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("wrong stream of `true`: {events}")))
+        }
+    }
+
+    fn process(&mut self, path: &str) -> Result<()> {
+        let request = json!({"argv": ["/bin/true"], "wait": true});
+        let answer: Value =
+            self.client.call("POST", &format!("{path}/processes"), Some(&request))?;
+        if answer.get("exit_code") == Some(&json!(0)) {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("wrong answer of /bin/true: {answer}")))
+        }
     }
 
     /// A figure counts only with the right answer.

@@ -5,7 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// The order of the tiers in reports. New ones are added here.
-const TIERS: [&str; 7] = ["cold", "create", "first_exec", "exec", "program", "destroy", "healthz"];
+const TIERS: [&str; 10] = [
+    "cold",
+    "create",
+    "first_exec",
+    "exec",
+    "stream",
+    "program",
+    "process",
+    "destroy",
+    "healthz",
+    "above_healthz",
+];
 
 /// Times by tier.
 #[derive(Debug, Default)]
