@@ -33,11 +33,12 @@ enum Kind {
     Shared,
 }
 
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
     Suite { name: "fuzz", what: "decoders and cleaners, given anything", kind: Kind::Fuzz },
     Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
     Suite { name: "cases", what: "cases from the field, in each shell", kind: Kind::Shared },
+    Suite { name: "exec", what: "what exec promises, whatever happens", kind: Kind::Shared },
     Suite {
         name: "process",
         what: "programs beside the shell, sockets on them",

@@ -306,6 +306,13 @@ impl Lab {
         Session::new(self, info)
     }
 
+    /// A session that was made before, here or under a daemon that was killed since. It is deleted with
+    /// the lab.
+    #[must_use]
+    pub fn known(&self, id: &str) -> std::mem::ManuallyDrop<Session<'_>> {
+        std::mem::ManuallyDrop::new(Session::new(self, json!({ "id": id })))
+    }
+
     /// Tries to make a session; an id that comes back is looked after.
     #[must_use]
     pub fn try_session(&self, request: &Value) -> Answer {
