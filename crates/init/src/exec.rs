@@ -295,7 +295,7 @@ impl Running {
         }
         let now = Moment::now();
         self.finished = Some(now);
-        runs.note_over(self.run.id);
+        runs.note_over(world, self.run.id);
         self.set_phase(world, Phase::Ending { outcome, until: now.after(QUIET) })
     }
 

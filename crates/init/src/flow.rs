@@ -13,6 +13,9 @@ use crate::poll::Poller;
 
 /// Less than this of a window is not worth a read.
 const CREDIT_MIN: u64 = 8 * 1024;
+/// Kept of a window for what stands in the pipes when a run is over, 64 KiB of each of two: a reader that
+/// stopped must not keep the end, and so the next command, from coming.
+const END_COST: u64 = 160 * 1024;
 /// The shortest piece but the last of a read.
 const PIECE_MIN: u64 = RECORD_ESCAPED_MAX as u64 / 6 - 4;
 /// Sources that are kept after the end of their runs: half of the run directory's inodes, which
@@ -25,6 +28,10 @@ const LATE_MAX: usize = 2048;
 pub(crate) enum Pace {
     /// Output of that cost may be sent.
     Paced {
+        credit: u64,
+    },
+    /// The same of one that is over: what is left may have all the credit.
+    Ending {
         credit: u64,
     },
     Free,
@@ -42,8 +49,11 @@ impl Pace {
     pub(crate) fn most(self) -> usize {
         match self {
             Self::Free => DATA_BYTES_MAX,
-            Self::Paced { credit } if credit < CREDIT_MIN => 0,
             Self::Paced { credit } => {
+                Self::Ending { credit: credit.saturating_sub(END_COST) }.most()
+            }
+            Self::Ending { credit } if credit < CREDIT_MIN => 0,
+            Self::Ending { credit } => {
                 let bytes = (credit - RECORD_COST) * PIECE_MIN / (PIECE_MIN + RECORD_COST);
                 usize::try_from(bytes).unwrap_or(usize::MAX).min(DATA_BYTES_MAX)
             }
@@ -51,14 +61,21 @@ impl Pace {
     }
 
     pub(crate) fn spend(&mut self, cost: u64) {
-        if let Self::Paced { credit } = self {
+        if let Self::Paced { credit } | Self::Ending { credit } = self {
             *credit = credit.saturating_sub(cost);
         }
     }
 
     pub(crate) fn add(&mut self, cost: u64) {
-        if let Self::Paced { credit } = self {
+        if let Self::Paced { credit } | Self::Ending { credit } = self {
             *credit = credit.saturating_add(cost).min(WINDOW_COST);
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self) {
+        if let Self::Paced { credit } = *self {
+            *self = Self::Ending { credit };
         }
     }
 }
@@ -125,7 +142,9 @@ mod test {
     proptest! {
         #[test]
         fn what_may_be_read_may_be_sent(credit in 0..WINDOW_COST, bytes in any::<[u8; 7]>()) {
-            let most = Pace::Paced { credit }.most();
+            let most = Pace::Ending { credit }.most();
+            let running = Pace::Paced { credit }.most();
+            prop_assert!(running <= most);
             let read: Vec<u8> = bytes.iter().copied().cycle().take(most).collect();
             let cost: u64 = records::pieces(&read)
                 .map(|piece| {

@@ -464,7 +464,7 @@ impl Live {
         self.terminal = None;
         let finished = Moment::now();
         if self.role == Role::Program {
-            runs.note_over(run);
+            runs.note_over(world, run);
         }
         self.phase = Phase::Ending { outcome, finished, until: finished.after(QUIET) };
     }

@@ -152,13 +152,15 @@ impl Runs {
     }
 
     /// What was run is over: what is in its pipes now is still its own.
-    pub(crate) fn note_over(&mut self, id: u64) {
-        let Some(entry) = self.all.get(&id) else { return };
+    pub(crate) fn note_over(&mut self, world: &World, id: u64) {
+        let Some(entry) = self.all.get_mut(&id) else { return };
+        entry.pace.end();
         for id in &entry.sources {
             if let Some(owned) = self.sources.get_mut(*id) {
                 owned.source.note_owed();
             }
         }
+        self.watch(world, id);
     }
 
     /// Whether something that was in its pipes when it was over is not read. It may wait for credit.
@@ -346,7 +348,7 @@ impl Runs {
     fn most(&mut self, world: &World, run: u64) -> usize {
         match self.all.get(&run).map(|entry| entry.pace) {
             None | Some(Pace::Free) => DATA_BYTES_MAX,
-            Some(Pace::Paced { .. }) if world.link.is_full() => {
+            Some(Pace::Paced { .. } | Pace::Ending { .. }) if world.link.is_full() => {
                 self.is_held_up = true;
                 0
             }
