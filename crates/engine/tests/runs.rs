@@ -64,12 +64,12 @@ fn a_stream_has_the_numbers_of_its_records() {
         fake.begin().await;
         let records = vec![record(1, b"\xE2"), record(2, b"\x82\xACx\r")];
         fake.send(&FromInit::Output { run: 1, records }).await;
-        fake.end(1, end(4, How::Exited, 0)).await;
+        fake.end(1, end(5, How::Exited, 0)).await;
         let mut events = Vec::new();
         while let Some(event) = handle.next().await {
             events.push(text(&event));
         }
-        let want = [(2, "€x"), (3, "\r"), (4, "done 0")];
+        let want = [(2, "€x"), (3, "\r"), (5, "done 0")];
         assert_eq!(events, want.map(|(seq, text)| (seq, text.to_owned())));
         lab
     });
