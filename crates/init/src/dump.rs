@@ -1,4 +1,7 @@
-//! The dump of a shell's state on its way to init: read as it comes, kept when it is whole.
+//! The dump of a shell's state on its way to init: kept when it is whole.
+//!
+//! A shell writes a line a system call. So as not to be woken for each, init reads a dump when the
+//! shell has closed its end, as long as the pipe holds all of it; a longer one is read as it comes.
 
 use std::io;
 use std::time::Duration;
@@ -18,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are read before other events have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
+/// What a pipe surely holds: dumps that may become longer are read as they come.
+const PIPE_BYTES: usize = 48 * 1024;
 
 /// A dump that was asked for.
 #[derive(Debug)]
@@ -25,6 +30,7 @@ pub(crate) struct Dumping {
     id: u32,
     fifo: Fifo,
     kind: Shell,
+    want: Want,
     /// `None`: too big, or it could not be kept.
     text: Option<Store>,
     marks: Marks,
@@ -46,15 +52,16 @@ impl Dumping {
     ///
     /// # Errors
     /// No descriptor or no room for a FIFO.
-    pub(crate) fn new(world: &mut World, kind: Shell) -> io::Result<Self> {
-        // Open for both, so that it reads as ended at no time: the shell opens it more than once.
-        let fifo = world.run.fifo_for_both()?;
+    pub(crate) fn new(world: &mut World, kind: Shell, saved: &Saved) -> io::Result<Self> {
+        let fifo = world.run.fifo()?;
         let id = world.poller.fresh_id();
-        world.poller.add(&fifo.read, Token::Dump(id), Want::Read)?;
+        let is_short = saved.dump_bytes().is_some_and(|bytes| bytes < PIPE_BYTES);
+        let want = if is_short { Want::End } else { Want::Read };
+        world.poller.add(&fifo.read, Token::Dump(id), want)?;
         let now = Moment::now();
         let (look, until) = (now.after(LOOK), now.after(TIMEOUT));
         let (text, marks) = (Some(Store::new()), Marks::default());
-        Ok(Self { id, fifo, kind, text, marks, look, until })
+        Ok(Self { id, fifo, kind, want, text, marks, look, until })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -65,12 +72,15 @@ impl Dumping {
         self.fifo.path()
     }
 
-    /// Reads what is there, but leaves some of much for the next turn.
+    /// Reads what is there, but leaves some of much for the next turn. To be called when the poller
+    /// tells, or when the shell writes no more: a FIFO that nobody has opened reads as ended.
     pub(crate) fn read(&mut self, saved: &Saved) -> Got {
         let mut buffer = [0; 16 * 1024];
         let mut turn = 0;
         while turn < TURN_BYTES {
             match rustix::io::read(&self.fifo.read, &mut buffer) {
+                // The shell has closed its end: what it has not said it will not say.
+                Ok(0) => return Got::Broken,
                 Ok(length) => {
                     turn += length;
                     let bytes = buffer.get(..length).unwrap_or_default();
@@ -94,6 +104,15 @@ impl Dumping {
             && text.push(saved.spool(), bytes).is_err()
         {
             self.text = None;
+        }
+    }
+
+    /// It takes long: a pipe that is full would hold the shell up.
+    pub(crate) fn read_as_it_comes(&mut self, poller: &Poller) {
+        if self.want == Want::End {
+            self.want = Want::Read;
+            // Where that fails the looks still read.
+            drop(poller.change(&self.fifo.read, Token::Dump(self.id), self.want));
         }
     }
 

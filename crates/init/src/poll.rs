@@ -40,6 +40,8 @@ pub(crate) enum Want {
     Read,
     Write,
     Both,
+    /// The other end is closed: that is told of whatever else is wanted.
+    End,
 }
 
 const EVENTS: usize = 64;
@@ -100,6 +102,7 @@ impl Want {
             Self::Read => EventFlags::IN,
             Self::Write => EventFlags::OUT,
             Self::Both => EventFlags::IN | EventFlags::OUT,
+            Self::End => EventFlags::empty(),
         }
     }
 }

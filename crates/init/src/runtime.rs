@@ -99,11 +99,6 @@ impl RunDir {
         self.fifo_with(OFlags::RDONLY, FIFO_MODE)
     }
 
-    /// Such a FIFO that does not end while init has it.
-    pub(crate) fn fifo_for_both(&self) -> io::Result<Fifo> {
-        self.fifo_with(OFlags::RDWR, FIFO_MODE)
-    }
-
     /// A FIFO for the payload's reading, open for both: neither side waits for the other.
     pub(crate) fn fifo_for_reading(&self) -> io::Result<Fifo> {
         self.fifo_with(OFlags::RDWR, SCRIPT_MODE)

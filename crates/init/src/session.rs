@@ -774,7 +774,7 @@ impl Session {
         let Some(shell) = self.shell.as_mut() else { return };
         if self.saved.is_stale() && shell.is_ready() {
             // No descriptor or no room: the last dump stays.
-            if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind) {
+            if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind, &self.saved) {
                 if self.dump_words.is_none() && shell.kind == Shell::Bash {
                     self.dump_words = self.world.run.text(&state::dump_words(Shell::Bash)).ok();
                 }
@@ -835,12 +835,15 @@ impl Session {
         let Some(dumping) = self.dumping.as_mut() else { return };
         if dumping.is_overdue(now) {
             self.replace_shell();
-        } else if dumping.is_look_due(now)
-            && self.shell.as_ref().is_some_and(|s| s.waits_for_script(&self.world, self.setup.ids))
-        {
-            // What it has written before it began to wait.
-            self.on_dump();
-            self.end_dump();
+        } else if dumping.is_look_due(now) {
+            let ids = self.setup.ids;
+            if self.shell.as_ref().is_some_and(|shell| shell.waits_for_script(&self.world, ids)) {
+                // What it has written before it began to wait.
+                self.on_dump();
+                self.end_dump();
+            } else {
+                dumping.read_as_it_comes(&self.world.poller);
+            }
         }
     }
 

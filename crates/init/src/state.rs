@@ -89,6 +89,11 @@ impl Saved {
         self.spool.as_ref()
     }
 
+    /// Length of the dump that is kept.
+    pub(crate) fn dump_bytes(&self) -> Option<usize> {
+        self.dump.as_ref().map(|dump| dump.text.len())
+    }
+
     /// A command has finished: its state has to be dumped.
     pub(crate) fn note_finished(&mut self) {
         self.is_stale = true;
