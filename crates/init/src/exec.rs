@@ -78,6 +78,8 @@ pub(crate) struct Running {
     timeout: Moment,
     steps: VecDeque<Step>,
     sinks: Option<Sinks>,
+    /// Closed with this value.
+    spent: Vec<Status>,
     pub(crate) text: Option<Entry>,
     /// Of root's command: what reads the shell's variables, and these.
     pub(crate) helper: Option<Helper>,
@@ -200,6 +202,7 @@ impl Running {
             finished: None,
             steps,
             sinks: None,
+            spent: Vec::new(),
             text: None,
             helper: None,
             variables: None,
@@ -287,8 +290,9 @@ impl Running {
     /// The command is over: reads what it has written, and waits a little for its children. Gives the
     /// phase that this ends.
     pub(crate) fn finish(&mut self, world: &World, runs: &mut Runs, outcome: Outcome) -> Phase {
-        self.sinks = None;
-        self.text = None;
+        // A terminal's slave goes at once, or its master would never end; names go with this value,
+        // when the answer has left.
+        self.sinks = self.sinks.take().filter(|sinks| !matches!(sinks, Sinks::Pty { .. }));
         self.close_helper(world);
         if let Some(input) = self.input.take() {
             input.close(&world.poller);
@@ -306,12 +310,20 @@ impl Running {
         }
     }
 
-    /// Gives the phase before.
+    /// Gives the phase before, but for the lines that were said.
     pub(crate) fn set_phase(&mut self, world: &World, phase: Phase) -> Phase {
-        if let Phase::Line { status, .. } = &self.phase {
-            status.unwatch(&world.poller);
+        match std::mem::replace(&mut self.phase, phase) {
+            Phase::Line { status, .. } => {
+                status.unwatch(&world.poller);
+                self.spent.push(status);
+                Phase::Waiting
+            }
+            before @ (Phase::Waiting
+            | Phase::Killing(_)
+            | Phase::Program { .. }
+            | Phase::Ending { .. }
+            | Phase::Settling { .. }) => before,
         }
-        std::mem::replace(&mut self.phase, phase)
     }
 
     /// Whether this is done even if the shell has not written its state by then.

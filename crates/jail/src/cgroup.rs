@@ -158,13 +158,17 @@ impl Groups {
         let (oom_kills, host_oom_kills) = match version {
             Version::V1 => {
                 let kills = keyed(memory, &file("memory.oom_control"), "oom_kill");
-                let (limit, peak) = ("memory.limit_in_bytes", "memory.max_usage_in_bytes");
-                let (limit, peak) = (number(memory, &file(limit)), number(memory, &file(peak)));
-                (kills, if v1_limit_was_reached(limit, peak) { 0 } else { kills })
+                let is_own = || {
+                    let (limit, peak) = ("memory.limit_in_bytes", "memory.max_usage_in_bytes");
+                    let of = |name: &str| number(memory, &file(name));
+                    v1_limit_was_reached(of(limit), of(peak))
+                };
+                (kills, if kills == 0 || is_own() { 0 } else { kills })
             }
             Version::V2 => {
                 let kills = keyed(memory, &file("memory.events"), "oom_kill");
-                (kills, kills.saturating_sub(keyed(memory, &file("memory.events"), "oom")))
+                let own = || keyed(memory, &file("memory.events"), "oom");
+                (kills, if kills == 0 { 0 } else { kills.saturating_sub(own()) })
             }
         };
         let (pids, _) = self.of(Controller::Pids);

@@ -9,6 +9,8 @@ use rustix::fs::{Mode, OFlags};
 use super::CgroupError;
 use crate::root::read_all;
 
+const PAGE_BYTES: usize = 4096;
+
 pub(super) fn open_dir(dir: BorrowedFd<'_>, name: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
@@ -20,7 +22,15 @@ pub(super) fn open_for_writing(dir: BorrowedFd<'_>, file: &str) -> io::Result<Ow
 
 pub(super) fn read(dir: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let bytes = read_all(rustix::fs::openat(dir, file, flags, Mode::empty())?)?;
+    let file = rustix::fs::openat(dir, file, flags, Mode::empty())?;
+    let mut bytes = vec![0; PAGE_BYTES];
+    // The kernel shows such a file whole in one read, if there is room: counters are read at both ends
+    // of every command.
+    let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *bytes))?;
+    bytes.truncate(length);
+    if length == PAGE_BYTES {
+        bytes.extend(read_all(file)?);
+    }
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
