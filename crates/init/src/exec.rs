@@ -221,7 +221,7 @@ impl Running {
         ids: Ids,
     ) -> std::io::Result<Option<Vec<u8>>> {
         let Some(step) = self.steps.pop_front() else { return Ok(None) };
-        let status = Status::new(&mut world.poller, &world.run)?;
+        let status = Status::new(&mut world.poller, &mut world.run)?;
         let path = status.path();
         let line = match (step, &self.run.cwd) {
             (Step::Env, _) => line::probe_env(shell, &self.run.env, &path),

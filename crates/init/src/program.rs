@@ -161,7 +161,7 @@ impl Programs {
             changes.extend(account.variables());
         }
         if tty.is_some() {
-            changes.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
+            changes.extend(setup.terminal());
         }
         changes.push((b"PWD".to_vec(), start_dir(run)));
         changes.extend(run.env.iter().cloned());

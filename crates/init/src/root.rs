@@ -45,7 +45,7 @@ impl Helper {
     /// No descriptor or no room for a FIFO.
     pub(crate) fn new(world: &mut World) -> io::Result<Self> {
         let gate = world.run.fifo_for_reading()?;
-        let said = Status::new(&mut world.poller, &world.run)?;
+        let said = Status::new(&mut world.poller, &mut world.run)?;
         Ok(Self { said, gate, variables: None })
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use sandkasten_protocol::RUN_DIR;
 
 /// Payload writes, init reads.
@@ -15,10 +15,14 @@ const FIFO_MODE: u32 = 0o622;
 /// Payload reads, init writes.
 const SCRIPT_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o711;
+/// FIFOs of a command: its output and its status.
+const SPARES: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct RunDir {
     dir: Rc<OwnedFd>,
+    /// FIFOs that nobody has been told of.
+    spares: Vec<Fifo>,
 }
 
 /// A FIFO that the payload opens by its name.
@@ -39,6 +43,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Whether its name still leads somewhere: the box's root may remove names.
+    fn is_there(&self) -> bool {
+        rustix::fs::accessat(&*self.dir, &self.name, Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
     /// Where the payload finds it.
     pub(crate) fn path(&self) -> String {
         format!("{RUN_DIR}/{}", self.name)
@@ -91,12 +100,25 @@ impl Drop for ScriptPlace {
 impl RunDir {
     pub(crate) fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self { dir: Rc::new(rustix::fs::openat(CWD, RUN_DIR, flags, Mode::empty())?) })
+        let dir = Rc::new(rustix::fs::openat(CWD, RUN_DIR, flags, Mode::empty())?);
+        Ok(Self { dir, spares: Vec::with_capacity(SPARES) })
     }
 
     /// A FIFO for the payload's writing, its read end open and non-blocking.
-    pub(crate) fn fifo(&self) -> io::Result<Fifo> {
-        self.fifo_with(OFlags::RDONLY, FIFO_MODE)
+    pub(crate) fn fifo(&mut self) -> io::Result<Fifo> {
+        match self.spares.pop() {
+            Some(fifo) if fifo.name.is_there() => Ok(fifo),
+            Some(_) | None => self.fifo_with(OFlags::RDONLY, FIFO_MODE),
+        }
+    }
+
+    /// Makes what the next command will need, while nobody waits.
+    pub(crate) fn make_spares(&mut self) {
+        while self.spares.len() < SPARES {
+            // Without room the next command tries again.
+            let Ok(fifo) = self.fifo_with(OFlags::RDONLY, FIFO_MODE) else { return };
+            self.spares.push(fifo);
+        }
     }
 
     /// A FIFO for the payload's reading, open for both: neither side waits for the other.

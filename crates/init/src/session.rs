@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, Bytes, DATA_BYTES_MAX, FromInit, Hello, How, ProgramUser, Run, Shell, Stdin, Task,
-    ToInit, VERSION, Window,
+    Begun, Bytes, DATA_BYTES_MAX, FromInit, Hello, How, OutputMode, ProgramUser, Run, Shell, Stdin,
+    Task, ToInit, VERSION, Window,
 };
 
 use crate::accounts::Account;
@@ -255,6 +255,11 @@ impl Session {
     }
 
     fn on_exec(&mut self, mut exec: Exec) -> Verdict {
+        if matches!(exec.work, Work::Command { output: OutputMode::Pty, .. })
+            && !exec.run.env.iter().any(|(name, _)| name == b"TERM")
+        {
+            exec.run.env.extend(self.setup.terminal());
+        }
         let is_right = !has_nul(&exec) && self.queue.has_room_for(&exec);
         if !is_right || self.runs.enter(&mut exec.run).is_err() {
             return Verdict::Broken;
@@ -765,6 +770,7 @@ impl Session {
         self.shell_is_wanted = true;
         self.note_kept();
         self.start_dump();
+        self.world.run.make_spares();
     }
 
     // ---- its state ----

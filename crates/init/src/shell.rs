@@ -92,6 +92,12 @@ pub(crate) enum Change {
 }
 
 impl Setup {
+    /// What a program on a PTY has for `TERM`, unless the session was made with another than the usual.
+    pub(crate) fn terminal(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let own = self.env.iter().rev().find_map(|pair| pair.as_bytes().strip_prefix(b"TERM="));
+        matches!(own, None | Some(b"dumb")).then(|| (b"TERM".into(), b"xterm-256color".into()))
+    }
+
     /// Looks for the shell that is preferred, else the other.
     pub(crate) fn find(&self, world: &World) -> Option<Found> {
         let order = match self.preference {
@@ -143,7 +149,7 @@ impl ShellProcess {
         let name = name(found.kind);
         let load = saved.load_file(found.kind)?;
         let script = world.run.script(name)?;
-        let status = Status::new(&mut world.poller, &world.run)?;
+        let status = Status::new(&mut world.poller, &mut world.run)?;
         let argument = CString::new(name).map_err(|_nul| io::ErrorKind::InvalidInput)?;
         let program = Program {
             paths: vec![found.path.clone()],

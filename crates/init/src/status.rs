@@ -33,7 +33,7 @@ pub(crate) struct Record {
 }
 
 impl Status {
-    pub(crate) fn new(poller: &mut Poller, run: &RunDir) -> io::Result<Self> {
+    pub(crate) fn new(poller: &mut Poller, run: &mut RunDir) -> io::Result<Self> {
         let fifo = run.fifo()?;
         let id = poller.fresh_id();
         poller.add(&fifo.read, Token::Status(id), Want::Read)?;

@@ -11,13 +11,14 @@ in_images! {
         substitutions_of_bash, coprocess, arrays_with_newlines, arrays_survive_a_killed_shell,
         jobs_and_wait, jobs_survive_an_exit, disowned_jobs, background_flood, tracing_shows_only_the_text,
         odd_variables, a_mebibyte_of_text, return_and_break_at_the_top, positional_parameters,
-        exclamation_marks, directory_stack, restricted_shell, hostile_prompt, background_reads_nothing, stdin_that_is_given;
+        exclamation_marks, directory_stack, restricted_shell, hostile_prompt, background_reads_nothing, stdin_that_is_given,
+        one_command_of_root;
     busybox: heredocs_in_functions, nested_quotes, every_sign_is_exact, carriage_returns_in_the_text,
         open_files_of_exec, exec_of_a_missing_program, exec_of_another_program, traps, names_of_builtins_taken,
         a_shell_that_is_killed, a_shell_that_kills_all, jobs_and_wait, jobs_survive_an_exit, background_flood,
         tracing_shows_only_the_text, odd_variables, a_mebibyte_of_text, return_and_break_at_the_top,
         positional_parameters, hostile_prompt, background_reads_nothing,
-        stdin_that_is_given;
+        stdin_that_is_given, one_command_of_root;
     dash: heredocs_in_functions, nested_quotes, every_sign_is_exact, open_files_of_exec, traps, names_of_builtins_taken,
         a_shell_that_is_killed, tracing_shows_only_the_text, odd_variables, return_and_break_at_the_top;
     bookworm: substitutions_of_bash, coprocess, arrays_survive_a_killed_shell, traps_of_bash, aliases_of_our_words;
@@ -459,4 +460,20 @@ fn stdin_that_is_given(at: &Place) {
     assert_eq!(with("head -n 1", &large), "0123456789\n");
     assert_eq!(with("true", &large), "");
     session.gives("cat; echo none", 0, "none\n");
+}
+
+/// The shell of the session stays whose it was.
+fn one_command_of_root(at: &Place) {
+    let session = at.session();
+    session.does("cd /tmp; export V=1; w=2");
+    let done = session
+        .exec_with(&json!({ "cmd": "id -u; pwd; echo $V [$w] $HOME; V=9; cd /", "user": "root" }));
+    assert_eq!((done.code(), done.output()), (0, "0\n/tmp\n1 [] /root\n"), "{}", done.body);
+    session.gives("echo $V $w; pwd", 0, "1 2\n/tmp\n");
+    let done = session.exec_with(&json!({ "cmd": "exit 7", "user": "root" }));
+    assert_eq!(done.code(), 7, "{}", done.body);
+    let ruin = json!({ "cmd": "rm -rf /tmp/* /run/*; (exit 3)", "user": "root" });
+    assert_eq!(session.exec_with(&ruin).code(), 3);
+    session.gives("echo $V $w; pwd", 0, "1 2\n/tmp\n");
+    session.alive();
 }

@@ -150,7 +150,10 @@ fn a_pty(at: &Place) {
     let session = at.session();
     let cmd = "test -t 1 && test -t 2 && ! test -t 0 && printf '\\033[31mred\\033[0m\\n'; cat; K=1; cd /tmp; (exit 3)";
     assert_eq!(raw(&session, cmd), (3, "\u{1b}[31mred\u{1b}[0m\r\n".into()));
-    assert_eq!(raw(&session, "echo $K; pwd"), (0, "1\r\n/tmp\r\n".into()));
+    assert_eq!(
+        raw(&session, "echo $K; pwd; echo $TERM"),
+        (0, "1\r\n/tmp\r\nxterm-256color\r\n".into())
+    );
     assert_eq!(raw(&session, "printf 'a\\377b\\0c'"), (0, "a\u{fffd}b\0c".into()));
     session.gives("test -t 1 || echo no; echo $K; echo $TERM", 0, "no\n1\ndumb\n");
     assert_eq!(raw(&session, "exit 4"), (4, String::new()));
