@@ -44,7 +44,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Whether its name still leads somewhere: the box's root may remove names.
-    fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         rustix::fs::accessat(&*self.dir, &self.name, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
@@ -136,11 +136,15 @@ impl RunDir {
 
     /// A file with these bytes, for the payload's reading.
     pub(crate) fn text(&self, bytes: &[u8]) -> io::Result<Entry> {
-        let name = random_name()?;
+        self.open_text(&random_name()?, bytes)
+    }
+
+    /// Such a file whose name is no secret.
+    pub(crate) fn open_text(&self, name: &str, bytes: &[u8]) -> io::Result<Entry> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(SCRIPT_MODE);
-        let file = rustix::fs::openat(&*self.dir, &name, flags, mode)?;
-        let entry = self.entry(name, AtFlags::empty());
+        let file = rustix::fs::openat(&*self.dir, name, flags, mode)?;
+        let entry = self.entry(name.to_owned(), AtFlags::empty());
         let mut rest = bytes;
         while !rest.is_empty() {
             let written = rustix::io::write(&file, rest)?;

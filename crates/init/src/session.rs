@@ -32,6 +32,8 @@ use crate::status::{Record, Said};
 use crate::supervisor::{Base, Ended};
 use crate::world::World;
 
+/// The name of the file that bash writes its state by: it reads each byte of it in a call.
+const DUMP: &str = "d";
 /// Children that are reaped before other events have their turn.
 const REAP_BATCH: usize = 256;
 
@@ -781,8 +783,10 @@ impl Session {
         if self.saved.is_stale() && shell.is_ready() {
             // No descriptor or no room: the last dump stays.
             if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind, &self.saved) {
+                // The box's root may have removed it.
+                self.dump_words = self.dump_words.take().filter(Entry::is_there);
                 if self.dump_words.is_none() && shell.kind == Shell::Bash {
-                    self.dump_words = self.world.run.text(&state::dump_words(Shell::Bash)).ok();
+                    self.dump_words = self.world.run.open_text(DUMP, &state::dump_file()).ok();
                 }
                 let words = self.dump_words.as_ref().map(Entry::path);
                 let line = state::dump_line(shell.kind, &dumping.path(), words.as_deref());

@@ -365,3 +365,30 @@ fn a_plain_sh_image_of_root() {
     let sandbox = &mut Sandbox::with(Image::Busybox, ShellPreference::Bash, 0);
     survives(sandbox, "export A=1; cd /tmp", "echo $A; pwd", "1\n/tmp\n");
 }
+
+#[test]
+fn what_traps_print_is_no_state() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    for set in [
+        "trap 'echo trapped' DEBUG",
+        "set -T; trap 'echo traced' DEBUG",
+        "set -E; trap 'echo erred' ERR",
+    ] {
+        sandbox.run(&format!("K='{}'; {set}", set.len()));
+        let answer = sandbox.run("exit 3");
+        assert_eq!((answer.code(), answer.end.state_lost), (3, false), "{set}");
+        sandbox.run("echo $K").is(0, &format!("{}\n", set.len()));
+        sandbox.run("set +TE");
+    }
+}
+
+#[test]
+fn state_is_kept_when_root_has_removed_what_writes_it() {
+    let sandbox = &mut Sandbox::with(Image::Debian, ShellPreference::Bash, 0);
+    sandbox.run("a=1").is(0, "");
+    // Root's own command loses its FIFOs with it.
+    sandbox.run("rm -rf /.sandkasten/*");
+    sandbox.run("a=2").is(0, "");
+    sandbox.run("exit 3");
+    sandbox.run("echo $a").is(0, "2\n");
+}
