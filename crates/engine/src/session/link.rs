@@ -4,6 +4,7 @@
 //! Invariants: no frame is longer than the protocol's limit, no more descriptors wait than a few, a
 //! write that gets nowhere ends the link, and whatever is wrong is a [`LinkFault`], never a panic.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,6 +31,11 @@ const RUNS_MAX: usize = KEPT_RUNS_MAX + QUEUE_MAX + PROGRAMS_MAX + 1;
 const ROOM_BYTES: usize = 256 * 1024;
 /// Descriptors that came and whose frames have not.
 const DESCRIPTORS_MAX: usize = 16;
+
+thread_local! {
+    /// What one read takes. To clear so much for each would cost more than most frames.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; DATA_BYTES_MAX]);
+}
 
 /// Why a link can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -205,13 +211,16 @@ impl Link {
     }
 
     fn receive(&mut self) -> Result<(), LinkFault> {
-        let mut bytes = [0; DATA_BYTES_MAX];
+        BUFFER.with_borrow_mut(|bytes| self.receive_into(bytes))
+    }
+
+    fn receive_into(&mut self, bytes: &mut [u8]) -> Result<(), LinkFault> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let stream = &self.stream;
         let received = stream.try_io(Interest::READABLE, || {
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            Ok(recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?)
+            Ok(recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?)
         });
         let received = match received {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
