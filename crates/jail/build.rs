@@ -30,7 +30,8 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Asked for when it runs: a build folder may have come from another checkout.
+    let root = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("../..");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }

@@ -52,7 +52,7 @@ use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
 pub use sandkasten_protocol::{FileUser, Parents};
 use sandkasten_types::exec::ExecRequest;
-use sandkasten_types::files::DirEntry;
+use sandkasten_types::files::{DirEntry, Listing};
 use sandkasten_types::session::{CreateSession, Session, Stats, Status};
 use sandkasten_types::workspace::Workspace;
 use sandkasten_types::{SessionId, WorkspaceId};
@@ -293,6 +293,19 @@ impl Engine {
             }
             Place::Workspace(id) => files::read_in_workspace(host, &id, path, max_bytes).await,
         }
+    }
+
+    /// Lists a directory of a session: its entries by name, links not followed.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::SessionNotFound`], [`Error::Ended`].
+    pub async fn list_dir(
+        &self,
+        id: &SessionId,
+        path: &str,
+        user: FileUser,
+    ) -> Result<Listing, Error> {
+        files::list_in_session(&*self.living(id).await?, path, user).await
     }
 
     /// All workspaces, by id.

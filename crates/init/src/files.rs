@@ -59,6 +59,9 @@ impl Files {
             FileOp::Read { path, user } => {
                 world.rights.act_as(self.ids(user), || open_for_reading(&path))
             }
+            FileOp::List { path, user } => {
+                world.rights.act_as(self.ids(user), || open_for_listing(&path))
+            }
             FileOp::Create { path, user, mode, parents } => {
                 let user = self.ids(user);
                 self.create(world, &path, user, (mode, parents))
@@ -203,6 +206,16 @@ fn open_for_reading(path: &[u8]) -> Answer {
     lookup::regular(&found)?;
     let file = lookup::reopen(&found, OFlags::RDONLY).map_err(fault)?;
     Ok((FileDone::Opened, Some(file)))
+}
+
+/// Whoever gets the directory looks at its entries with more rights than the user's: so the user must
+/// be allowed to look at all of them.
+fn open_for_listing(path: &[u8]) -> Answer {
+    let found = lookup::find(&lookup::absolute(path)?)?;
+    let dir = lookup::reopen(&found, OFlags::RDONLY | OFlags::DIRECTORY).map_err(fault)?;
+    let search = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(&dir, "./.", search, Mode::empty()).map_err(fault)?;
+    Ok((FileDone::Opened, Some(dir)))
 }
 
 /// Refuses what open(2) for writing would refuse. Gives the file that will be replaced.

@@ -396,6 +396,8 @@ pub enum FileUser {
 pub enum FileOp {
     /// Opens a regular file for reading. The descriptor comes with the answer.
     Read { path: Bytes, user: FileUser },
+    /// Opens a directory that its user may list and search. The descriptor comes with the answer.
+    List { path: Bytes, user: FileUser },
     /// Makes a temporary file beside `path`, to be written by the engine and then committed. The
     /// descriptor, open for writing, comes with the answer.
     Create { path: Bytes, user: FileUser, mode: Option<u32>, parents: Parents },

@@ -47,7 +47,7 @@ pub enum FileType {
     Device,
 }
 
-/// One entry of a workspace directory.
+/// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DirEntry {
     /// Bytes that are not UTF-8 are replaced; `name_base64` then has the name.
@@ -66,6 +66,17 @@ pub struct DirEntry {
     pub target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
+}
+
+/// The answer of `GET /v1/sessions/{id}/fs/list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Listing {
+    /// As asked for.
+    pub path: String,
+    /// By name.
+    pub entries: Vec<DirEntry>,
+    /// The directory has more entries than are listed.
+    pub truncated: bool,
 }
 
 /// The answer of `GET /v1/workspaces/{id}/fs`.

@@ -47,7 +47,7 @@ impl Files {
             return None;
         }
         let path = match &op {
-            FileOp::Read { path, .. } | FileOp::Create { path, .. } => {
+            FileOp::Read { path, .. } | FileOp::List { path, .. } | FileOp::Create { path, .. } => {
                 String::from_utf8_lossy(path).into_owned()
             }
             FileOp::Commit { .. } | FileOp::Abort { .. } => String::new(),

@@ -1,12 +1,12 @@
-//! Lists a directory of a workspace. Names are bytes; links are shown, not followed.
+//! Lists a directory. Names are bytes; links are shown, not followed.
 
 use std::ffi::CStr;
+use std::os::fd::OwnedFd;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{AtFlags, Dir, FileType as Kind, OFlags, Stat};
 use rustix::io::Errno;
-use sandkasten_jail::path::Beneath;
 use sandkasten_types::files::{DirEntry, FileType};
 use sandkasten_types::time::rfc3339_nanos;
 
@@ -19,24 +19,38 @@ pub(super) fn list(place: &Place, text: &str) -> Result<Vec<DirEntry>, Workspace
     let path = path::parse(if text.is_empty() { "." } else { text })?;
     let dir = place.open(&path.raw, OFlags::RDONLY | OFlags::DIRECTORY)?;
     check_access(&rustix::fs::fstat(&dir)?, Access::LIST)?;
-    let dir = Beneath::from_fd(dir);
+    Ok(entries(&dir, &path.shown, usize::MAX)?.0)
+}
+
+/// The first `most` entries of an open directory by name, and whether there are more. `above` is what
+/// stands before their names.
+pub(crate) fn entries(
+    dir: &OwnedFd,
+    above: &str,
+    most: usize,
+) -> Result<(Vec<DirEntry>, bool), Errno> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(&dir)? {
+    for entry in Dir::read_from(dir)? {
         let name = entry?.file_name().to_owned();
         if !matches!(name.as_bytes(), b"." | b"..") {
             names.push(name);
         }
+        if names.len() > most {
+            break;
+        }
     }
     names.sort_unstable();
-    let entries = names.iter().map(|name| entry(&dir, name, &path.shown));
-    entries.filter_map(Result::transpose).collect()
+    let has_more = names.len() > most;
+    names.truncate(most);
+    let entries = names.iter().map(|name| entry(dir, name, above));
+    Ok((entries.filter_map(Result::transpose).collect::<Result<_, _>>()?, has_more))
 }
 
-fn entry(dir: &Beneath, name: &CStr, above: &str) -> Result<Option<DirEntry>, WorkspaceError> {
+fn entry(dir: &OwnedFd, name: &CStr, above: &str) -> Result<Option<DirEntry>, Errno> {
     let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Ok(None),
-        Err(err) => return Err(err.into()),
+        Err(err) => return Err(err),
     };
     let kind = file_type(&stat);
     let is_link = kind == Kind::Symlink;

@@ -6,7 +6,7 @@
 //!
 //! Owners on disk are the box's own ids; what this API writes belongs to the session user.
 
-mod list;
+pub(crate) mod list;
 mod path;
 mod place;
 mod read;

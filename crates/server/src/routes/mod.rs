@@ -50,6 +50,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(attach::attach))
         .routes(routes!(files::write))
         .routes(routes!(files::read))
+        .routes(routes!(files::list))
         .routes(routes!(files::upload))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::delete))

@@ -5,5 +5,6 @@
 
 mod cases;
 mod clients;
+mod listing;
 mod long;
 mod traps;

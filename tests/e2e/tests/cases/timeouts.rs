@@ -62,6 +62,7 @@ fn c56_stuck_exec_blocks_nothing(at: &Place) {
         runs(&session, "sleep\x00120");
         within(1, "write", || session.write("f", b"x", "0644"));
         within(1, "read", || assert_eq!(session.read("f"), b"x"));
+        within(1, "list of files", || session.request("GET", "/fs/list?path=.").send().ok(200));
         within(1, "stats", || session.stats());
         within(1, "get", || session.info());
         within(1, "list", || at.lab.client.get("/v1/sessions").ok(200));
