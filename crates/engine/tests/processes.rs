@@ -294,6 +294,8 @@ fn an_attached_process_holds_the_lease() {
             assert!(began.elapsed() < Duration::from_secs(5));
             tokio::task::yield_now().await;
         }
+        // It answers no call any more; this waits until it is gone too.
+        lab.engine.delete_session(&session.id).await.unwrap();
         lab
     });
 }
