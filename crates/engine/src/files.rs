@@ -14,7 +14,8 @@ use rustix::fs::{FileType, PROC_SUPER_MAGIC, fstat, fstatfs};
 use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
 use sandkasten_types::files::Listing;
 use sandkasten_types::limits::{
-    LIST_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX, UID_BASE, UID_RANGE,
+    LIST_BYTES_MAX, LIST_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX, UID_BASE,
+    UID_RANGE,
 };
 use sandkasten_types::{SessionId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +25,7 @@ use crate::config::Durability;
 use crate::error::FileFault;
 use crate::host::Host;
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::list::entries;
+use crate::workspace::list::{Most, entries};
 use crate::workspace::{NewFile, WorkspaceError, WriteOptions};
 use crate::workspaces::{self, file_error, workspace_call};
 
@@ -295,7 +296,8 @@ fn list(dir: &OwnedFd, path: String) -> Result<Listing, Error> {
     let above = if path.starts_with('/') { path.clone() } else { format!("/workspace/{path}") };
     let names = above.split('/').filter(|name| !name.is_empty() && *name != ".");
     let above: String = names.flat_map(|name| ["/", name]).collect();
-    let listed = entries(dir, &above, LIST_ENTRIES_MAX);
+    let most = Most { entries: LIST_ENTRIES_MAX, bytes: LIST_BYTES_MAX };
+    let listed = entries(dir, &above, most);
     let (mut entries, truncated) = listed.map_err(failed)?;
     for entry in &mut entries {
         (entry.uid, entry.gid) = (box_id(entry.uid), box_id(entry.gid));

@@ -786,7 +786,8 @@ impl Session {
                 // The box's root may have removed it.
                 self.dump_words = self.dump_words.take().filter(Entry::is_there);
                 if self.dump_words.is_none() && shell.kind == Shell::Bash {
-                    self.dump_words = self.world.run.open_text(DUMP, &state::dump_file()).ok();
+                    self.dump_words =
+                        self.world.run.open_text(DUMP, &state::dump_words(Shell::Bash)).ok();
                 }
                 let words = self.dump_words.as_ref().map(Entry::path);
                 let line = state::dump_line(shell.kind, &dumping.path(), words.as_deref());

@@ -263,36 +263,21 @@ pub(crate) fn dump_line(shell: Shell, path: &str, words: Option<&str>) -> Vec<u8
     line
 }
 
-/// The text of a file for bash with [`dump_words`]. One redirection for all of them is a third of the
-/// time; where traps run between them (`set -T`), what those print must not get into it.
-pub(crate) fn dump_file() -> Vec<u8> {
-    let is_traced = b"\\builtin test -n \"${-//[!T]/}\"";
-    let (apart, together) = (bash_words(b" >&9"), bash_words(b""));
-    let mut text = is_traced.to_vec();
-    push(&mut text, &[b" && \\builtin eval '", &apart, b"'"]);
-    push(&mut text, &[b" || \\builtin eval '", &together, b"' >&9\n"]);
-    text
-}
-
-/// The parts of bash's dump, each with `target` behind it.
-fn bash_words(target: &[u8]) -> Vec<u8> {
-    let words: [&[u8]; 7] = [
-        b"\\builtin declare -p",
-        b"\\builtin declare -f",
-        b"\\builtin declare -F",
-        b"\\builtin alias -p",
-        b"\\builtin umask",
-        b"\\builtin set +o",
-        b"\\builtin printf \"$BASHOPTS\\0\"",
-    ];
-    let end_of_part = [target, b" && \\builtin printf \"\\0\"", target, b" && "].concat();
-    [words.join(end_of_part.as_slice()), target.to_vec()].concat()
-}
-
-/// What writes the parts of a dump to descriptor 9.
-fn dump_words(shell: Shell) -> Vec<u8> {
+/// What writes the parts of a dump to descriptor 9. No word of it is `eval`, which may be disabled.
+pub(crate) fn dump_words(shell: Shell) -> Vec<u8> {
     match shell {
-        Shell::Bash => bash_words(b" >&9"),
+        Shell::Bash => {
+            let words: [&[u8]; 7] = [
+                b"\\builtin declare -p >&9",
+                b"\\builtin declare -f >&9",
+                b"\\builtin declare -F >&9",
+                b"\\builtin alias -p >&9",
+                b"\\builtin umask >&9",
+                b"\\builtin set +o >&9",
+                b"\\builtin printf \"$BASHOPTS\\0\" >&9",
+            ];
+            words.join(&b" && \\builtin printf \"\\0\" >&9 && "[..])
+        }
         Shell::Sh => {
             let words: [&[u8]; 7] = [
                 b"\\command set >&9",

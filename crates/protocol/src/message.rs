@@ -396,8 +396,6 @@ pub enum FileUser {
 pub enum FileOp {
     /// Opens a regular file for reading. The descriptor comes with the answer.
     Read { path: Bytes, user: FileUser },
-    /// Opens a directory that its user may list and search. The descriptor comes with the answer.
-    List { path: Bytes, user: FileUser },
     /// Makes a temporary file beside `path`, to be written by the engine and then committed. The
     /// descriptor, open for writing, comes with the answer.
     Create { path: Bytes, user: FileUser, mode: Option<u32>, parents: Parents },
@@ -405,6 +403,8 @@ pub enum FileOp {
     Commit { token: u32 },
     /// Removes the temporary file.
     Abort { token: u32 },
+    /// Opens a directory that its user may list and search. The descriptor comes with the answer.
+    List { path: Bytes, user: FileUser },
 }
 
 /// Whether missing parent directories are made.

@@ -19,15 +19,24 @@ pub(super) fn list(place: &Place, text: &str) -> Result<Vec<DirEntry>, Workspace
     let path = path::parse(if text.is_empty() { "." } else { text })?;
     let dir = place.open(&path.raw, OFlags::RDONLY | OFlags::DIRECTORY)?;
     check_access(&rustix::fs::fstat(&dir)?, Access::LIST)?;
-    Ok(entries(&dir, &path.shown, usize::MAX)?.0)
+    let all = Most { entries: usize::MAX, bytes: usize::MAX };
+    Ok(entries(&dir, &path.shown, all)?.0)
 }
 
-/// The first `most` entries of an open directory by name, and whether there are more. `above` is what
+/// How much of a directory is listed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most {
+    pub(crate) entries: usize,
+    /// Of paths and targets together.
+    pub(crate) bytes: usize,
+}
+
+/// The entries of an open directory by name, up to `most`, and whether there are more. `above` is what
 /// stands before their names.
 pub(crate) fn entries(
     dir: &OwnedFd,
     above: &str,
-    most: usize,
+    most: Most,
 ) -> Result<(Vec<DirEntry>, bool), Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -35,15 +44,24 @@ pub(crate) fn entries(
         if !matches!(name.as_bytes(), b"." | b"..") {
             names.push(name);
         }
-        if names.len() > most {
+        if names.len() > most.entries {
             break;
         }
     }
     names.sort_unstable();
-    let has_more = names.len() > most;
-    names.truncate(most);
-    let entries = names.iter().map(|name| entry(dir, name, above));
-    Ok((entries.filter_map(Result::transpose).collect::<Result<_, _>>()?, has_more))
+    let mut has_more = names.len() > most.entries;
+    names.truncate(most.entries);
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for name in names {
+        let Some(entry) = entry(dir, &name, above)? else { continue };
+        bytes += entry.path.len() + entry.target.as_ref().map_or(0, String::len);
+        if bytes > most.bytes {
+            has_more = true;
+            break;
+        }
+        entries.push(entry);
+    }
+    Ok((entries, has_more))
 }
 
 fn entry(dir: &OwnedFd, name: &CStr, above: &str) -> Result<Option<DirEntry>, Errno> {
