@@ -103,6 +103,8 @@ pub const IMAGE_ENTRIES_MAX: usize = 1_000_000;
 pub const IMAGE_DEPTH_MAX: usize = 256;
 /// Bytes of an image's passwd, group and shadow.
 pub const IMAGE_ACCOUNTS_BYTES_MAX: usize = MIB;
+/// Bytes of stdin that were given to one session's commands and processes and that nobody has read.
+pub const STDIN_BYTES_MAX: u64 = 256 * MIB as u64;
 /// Entries of one listing, and bytes of their names and targets.
 pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const LIST_BYTES_MAX: usize = 4 * MIB;

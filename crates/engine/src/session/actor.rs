@@ -401,7 +401,8 @@ impl Actor {
             Ok(Some(found)) => return self.join(&job, found, reply),
             Err(error) => return answered(reply, Err(error)),
         }
-        if let Err(error) = self.may_queue(job.queue_bytes()) {
+        let may_begin = self.may_queue(job.queue_bytes());
+        if let Err(error) = may_begin.and_then(|()| self.stdins.may_take(job.stdin.len())) {
             return answered(reply, Err(error));
         }
         let note = Arc::new(job.note(self.counted()));
@@ -544,7 +545,10 @@ impl Actor {
     ) -> Result<(), LinkFault> {
         let refused = match self.view.borrow().end() {
             Some(cause) => Err(ended(&self.handle.id, cause)),
-            None => self.runs.may_start(),
+            None => {
+                let given = program.stdin.as_ref().map_or(0, |(data, _)| data.len());
+                self.runs.may_start().and_then(|()| self.stdins.may_take(given))
+            }
         };
         if let Err(error) = refused {
             return answered(reply, Err(error));

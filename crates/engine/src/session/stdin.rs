@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use sandkasten_protocol::{DATA_BYTES_MAX, STDIN_WINDOW_BYTES, ToInit};
+use sandkasten_types::limits::STDIN_BYTES_MAX;
 use tokio::sync::oneshot;
 
 use super::link::LinkFault;
@@ -53,6 +54,19 @@ struct Waiting {
 }
 
 impl Stdins {
+    /// Whether so much may be given at once. It lies in memory here and on disk in init's spool until
+    /// it is read, and runs that read nothing can be many.
+    pub(super) fn may_take(&self, bytes: usize) -> Result<(), Error> {
+        let waits: u64 = self.flows.values().map(Flow::unread).sum();
+        if bytes == 0 || waits.saturating_add(bytes as u64) <= STDIN_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Error::Overloaded(format!(
+            "{waits} bytes of stdin of the session are unread; with {bytes} more they pass the limit of \
+             {STDIN_BYTES_MAX}"
+        )))
+    }
+
     /// A run that begins with an open stdin.
     pub(super) fn open(&mut self, run: u64, opened: Opened) {
         let waiting = VecDeque::new();
@@ -78,14 +92,18 @@ impl Stdins {
 
     /// The next frame for init, if there is one and init has room for it.
     pub(super) fn next_frame(&mut self) -> Option<ToInit> {
+        let all: u64 = self.flows.values().map(Flow::in_init).sum();
         let has_room = |flow: &Flow| {
-            let waits = flow.sent.saturating_sub(flow.taken);
-            let next = flow.waiting.front();
-            let window = match flow.opened {
-                Opened::Whole => STDIN_WINDOW_BYTES,
-                Opened::InPieces | Opened::Before => PIECES_WINDOW_BYTES,
-            };
-            next.is_some_and(|next| waits + frame_bytes(&next.data) as u64 <= window)
+            let Some(next) = flow.waiting.front() else { return false };
+            let bytes = frame_bytes(&next.data) as u64;
+            match flow.opened {
+                // It was taken on with all of it.
+                Opened::Whole => flow.in_init() + bytes <= STDIN_WINDOW_BYTES,
+                Opened::InPieces | Opened::Before => {
+                    flow.in_init() + bytes <= PIECES_WINDOW_BYTES
+                        && (bytes == 0 || all + bytes <= STDIN_BYTES_MAX)
+                }
+            }
         };
         let mut behind = self.flows.range(self.last.saturating_add(1)..);
         let found = behind.find(|(_, flow)| has_room(flow)).map(|(run, _)| *run);
@@ -139,6 +157,16 @@ fn frame_bytes(data: &Bytes) -> usize {
 }
 
 impl Flow {
+    /// Bytes that wait in init, as far as is known.
+    fn in_init(&self) -> u64 {
+        self.sent.saturating_sub(self.taken)
+    }
+
+    fn unread(&self) -> u64 {
+        let here = self.waiting.iter().map(|waiting| waiting.data.len() as u64);
+        self.in_init() + here.sum::<u64>()
+    }
+
     fn next_frame(&mut self, run: u64) -> Option<ToInit> {
         let next = self.waiting.front_mut()?;
         let data = next.data.split_to(frame_bytes(&next.data));
@@ -202,6 +230,30 @@ mod test {
         assert!(stdins.on_taken(1, STDIN_WINDOW_BYTES).is_ok());
         assert!(stdins.on_taken(1, 1).is_err());
         assert!(stdins.on_taken(7, 1).is_ok());
+    }
+
+    #[test]
+    fn all_runs_together_have_a_limit() {
+        let mut stdins = Stdins::default();
+        let piece = Bytes::from(vec![0; 1024 * 1024]);
+        for run in 0..20 {
+            stdins.open(run, Opened::InPieces);
+            (0..16).for_each(|_| stdins.push(run, piece.clone(), End::NotYet, None));
+        }
+        let mut sent = 0;
+        while let Some((_, bytes, _)) = next(&mut stdins) {
+            sent += bytes as u64;
+        }
+        assert_eq!(sent, STDIN_BYTES_MAX);
+        stdins.may_take(0).unwrap();
+        assert!(matches!(stdins.may_take(1), Err(Error::Overloaded(_))));
+        // What is closed or read makes room.
+        (0..5).for_each(|run| stdins.close(run));
+        assert!(next(&mut stdins).is_some());
+        stdins = Stdins::default();
+        let all = usize::try_from(STDIN_BYTES_MAX).unwrap();
+        stdins.may_take(all).unwrap();
+        assert!(stdins.may_take(all + 1).is_err());
     }
 
     #[test]
