@@ -28,7 +28,9 @@ pub fn load(input: &[u8]) {
         }
         assert_eq!(text.len(), whole.len());
         let mut saved = Saved::new(b"/".to_vec(), None, vec![name.clone()]);
-        saved.keep(Dump::new(kind, text));
+        let mut marks = Marks::default();
+        marks.pass(whole);
+        saved.keep(Dump::new(kind, text, &marks));
         let file = saved.load_file(kind).expect("a memfd").expect("a dump");
         let mut loaded = Vec::new();
         std::fs::File::from(file).read_to_end(&mut loaded).expect("read a memfd");

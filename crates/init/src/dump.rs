@@ -12,7 +12,7 @@ use sandkasten_protocol::Shell;
 use crate::clock::Moment;
 use crate::poll::{Poller, Token, Want};
 use crate::runtime::Fifo;
-use crate::state::{DUMP_BYTES_MAX, Dump, Marks, Saved, Store};
+use crate::state::{DUMP_BYTES_MAX, Dump, Marks, Saved, Store, Words};
 use crate::world::World;
 
 /// Between two looks at a shell that writes nothing.
@@ -30,6 +30,7 @@ pub(crate) struct Dumping {
     id: u32,
     fifo: Fifo,
     kind: Shell,
+    words: Words,
     want: Want,
     /// `None`: too big, or it could not be kept.
     text: Option<Store>,
@@ -52,7 +53,11 @@ impl Dumping {
     ///
     /// # Errors
     /// No descriptor or no room for a FIFO.
-    pub(crate) fn new(world: &mut World, kind: Shell, saved: &Saved) -> io::Result<Self> {
+    pub(crate) fn new(
+        world: &mut World,
+        (kind, words): (Shell, Words),
+        saved: &Saved,
+    ) -> io::Result<Self> {
         let fifo = world.run.fifo()?;
         let id = world.poller.fresh_id();
         let is_short = saved.dump_bytes().is_some_and(|bytes| bytes < PIPE_BYTES);
@@ -61,7 +66,7 @@ impl Dumping {
         let now = Moment::now();
         let (look, until) = (now.after(LOOK), now.after(TIMEOUT));
         let (text, marks) = (Some(Store::new()), Marks::default());
-        Ok(Self { id, fifo, kind, want, text, marks, look, until })
+        Ok(Self { id, fifo, kind, words, want, text, marks, look, until })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -70,6 +75,10 @@ impl Dumping {
 
     pub(crate) fn path(&self) -> String {
         self.fifo.path()
+    }
+
+    pub(crate) fn words(&self) -> Words {
+        self.words
     }
 
     /// Reads what is there, but leaves some of much for the next turn. To be called when the poller
@@ -86,8 +95,9 @@ impl Dumping {
                     let bytes = buffer.get(..length).unwrap_or_default();
                     self.store(saved, bytes);
                     if self.marks.pass(bytes) {
-                        let kind = self.kind;
-                        return Got::Whole(self.text.take().map(|text| Dump::new(kind, text)));
+                        let (kind, marks) = (self.kind, &self.marks);
+                        let dump = |text| Dump::new(kind, text, marks);
+                        return Got::Whole(self.text.take().map(dump));
                     }
                 }
                 Err(Errno::INTR) => {}

@@ -34,6 +34,10 @@ pub(crate) const QUIET: Duration = Duration::from_millis(20);
 const DUMP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a command waits for the state of the shell before its time runs.
 const DUMP_WAIT: Duration = Duration::from_secs(2);
+/// Output of a command is not listened for before this: most are over by then, and each time that bash opens
+/// or closes the FIFO of one that has none would wake init for nothing. A stream's first chunk may be late by
+/// as much.
+const LISTEN: Duration = Duration::from_millis(2);
 /// Between two looks at a shell that is silent for long.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longer commands go to bash through a file: it reads its script a byte a system call.
@@ -90,10 +94,11 @@ pub(crate) struct Running {
 pub(crate) enum Phase {
     /// For a shell that takes commands.
     Waiting,
-    /// `look`: when to see whether the shell can still answer.
+    /// `listen`: when to begin to read output; `look`: when to see whether the shell can still answer.
     Line {
         step: Step,
         status: Status,
+        listen: Option<Moment>,
         look: Moment,
     },
     Killing(Killer),
@@ -217,7 +222,7 @@ impl Running {
     pub(crate) fn next_line(
         &mut self,
         (world, runs): (&mut World, &mut Runs),
-        shell: Shell,
+        (shell, mode): (Shell, line::Mode),
         ids: Ids,
     ) -> std::io::Result<Option<Vec<u8>>> {
         let Some(step) = self.steps.pop_front() else { return Ok(None) };
@@ -234,7 +239,7 @@ impl Running {
             },
             (Step::Cwd, Some(dir)) => line::change_dir(shell, dir, &path),
             (Step::Cwd | Step::Command, _) => {
-                match self.command_line((world, runs), shell, ids, &path) {
+                match self.command_line((world, runs), (shell, mode), ids, &path) {
                     Ok(line) => line,
                     Err(error) => {
                         status.close(&world.poller);
@@ -243,21 +248,23 @@ impl Running {
                 }
             }
         };
-        self.phase = Phase::Line { step, status, look: Moment::now().after(LOOK) };
+        let now = Moment::now();
+        let listen = (step == Step::Command).then(|| now.after(LISTEN));
+        self.phase = Phase::Line { step, status, listen, look: now.after(LOOK) };
         Ok(Some(line))
     }
 
     fn command_line(
         &mut self,
         (world, runs): (&mut World, &mut Runs),
-        shell: Shell,
+        (shell, mode): (Shell, line::Mode),
         ids: Ids,
         status: &str,
     ) -> std::io::Result<Vec<u8>> {
         let Work::Command { cmd, output, .. } = &self.work else { return Ok(b"\n".to_vec()) };
         let (sources, sinks) = output::open(world, *output, ids)?;
         for source in sources {
-            runs.add_source(world, self.run.id, source);
+            runs.add_quiet_source(self.run.id, source);
         }
         let sinks = self.sinks.insert(sinks);
         // A plain shell has no `$(<…)`, and `$(cat …)` would run whatever the payload calls so.
@@ -284,12 +291,17 @@ impl Running {
         };
         let input = input.as_deref().unwrap_or(line::NO_INPUT);
         let streams = Streams { input, outputs: sinks.outputs() };
-        Ok(line::command(shell, text, &self.run.env, streams, status))
+        Ok(line::command((shell, mode), text, &self.run.env, streams, status))
     }
 
     /// The command is over: reads what it has written, and waits a little for its children. Gives the
     /// phase that this ends.
-    pub(crate) fn finish(&mut self, world: &World, runs: &mut Runs, outcome: Outcome) -> Phase {
+    pub(crate) fn finish(
+        &mut self,
+        world: &mut World,
+        runs: &mut Runs,
+        outcome: Outcome,
+    ) -> Phase {
         // A terminal's slave goes at once, or its master would never end; names go with this value,
         // when the answer has left.
         self.sinks = self.sinks.take().filter(|sinks| !matches!(sinks, Sinks::Pty { .. }));
@@ -357,7 +369,9 @@ impl Running {
     pub(crate) fn next_moment(&self, runs: &Runs) -> Option<Moment> {
         match &self.phase {
             Phase::Waiting => self.dump_by().into_iter().chain([self.timeout]).min(),
-            Phase::Line { look, .. } => Some(self.timeout.min(*look)),
+            Phase::Line { look, listen, .. } => {
+                [self.timeout, *look].into_iter().chain(*listen).min()
+            }
             Phase::Killing(killer) => killer.next_moment(),
             Phase::Program { killed_for: None } => Some(self.timeout),
             Phase::Program { killed_for: Some(_) } => None,
@@ -372,6 +386,16 @@ impl Running {
             Phase::Waiting | Phase::Line { .. } | Phase::Program { killed_for: None }
         );
         may_time_out && now >= self.timeout
+    }
+
+    /// Reads the command's output as it comes, once it is time to.
+    pub(crate) fn listen(&mut self, world: &World, runs: &mut Runs, now: Moment) {
+        if let Phase::Line { listen, .. } = &mut self.phase
+            && listen.is_some_and(|at| at <= now)
+        {
+            *listen = None;
+            runs.listen(world, self.run.id);
+        }
     }
 
     /// Whether it is time to look at the shell; the next time is later.

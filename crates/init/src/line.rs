@@ -2,8 +2,8 @@
 //!
 //! The backslash before each word of ours keeps aliases away, `builtin` and `command` keep functions
 //! of the payload away. Only operators stand outside of such words: a reserved word like `if` can be
-//! an alias in bash. A first line `\builtin : ''` makes bash report ended jobs to `/dev/null` instead of into
-//! the command's output, and empties `$?` and `$_`.
+//! an alias in bash. A first line that does nothing makes bash report ended jobs to `/dev/null` instead of
+//! into the command's output, and empties `$?` and `$_`.
 
 use sandkasten_protocol::Shell;
 
@@ -37,6 +37,13 @@ pub(crate) enum Text<'a> {
         path: &'a str,
         newlines_at_end: usize,
     },
+}
+
+/// What is known of a bash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Bash,
+    MayBePosix,
 }
 
 /// Names and values of one command's environment.
@@ -105,13 +112,13 @@ pub(crate) fn show_environment(shell: Shell, (said, gate): (&str, &str), status:
 
 /// Evaluates a command and answers with its status.
 pub(crate) fn command(
-    shell: Shell,
+    (shell, mode): (Shell, Mode),
     text: Text<'_>,
     env: &Env,
     streams: Streams<'_>,
     status: &str,
 ) -> Vec<u8> {
-    let mut line = fresh(shell);
+    let mut line = quickly_fresh(shell, mode);
     match shell {
         Shell::Bash => {
             push_env(&mut line, env);
@@ -153,6 +160,14 @@ fn fresh(shell: Shell) -> Vec<u8> {
     [caller(shell), b": ''\n"].concat()
 }
 
+/// The same in less bytes. In POSIX mode it would end a bash in which `_` is read-only.
+fn quickly_fresh(shell: Shell, mode: Mode) -> Vec<u8> {
+    match (shell, mode) {
+        (Shell::Bash, Mode::Bash) => b"_=\n".to_vec(),
+        (Shell::Bash, Mode::MayBePosix) | (Shell::Sh, _) => fresh(shell),
+    }
+}
+
 fn caller(shell: Shell) -> &'static [u8] {
     match shell {
         Shell::Bash => b"\\builtin ",
@@ -177,7 +192,7 @@ fn push_streams(line: &mut Vec<u8>, streams: Streams<'_>) {
 }
 
 fn push_status(line: &mut Vec<u8>, shell: Shell, status: &str) {
-    push(line, &[caller(shell), b"printf '%s %s\\0' \"$?\" \"${PWD-}\" >", status.as_bytes()]);
+    push(line, &[caller(shell), b"printf '%s\\0' \"$? ${PWD-}\" >", status.as_bytes()]);
 }
 
 /// The status of a plain shell's command, written by the shell itself alone.
@@ -245,12 +260,10 @@ mod test {
     #[test]
     fn bash_line() {
         let streams = Streams { input: NO_INPUT, outputs: Outputs::One("/o") };
-        let line = command(Shell::Bash, Text::Inline(b"ls"), &[], streams, "/s");
-        assert_eq!(
-            text(line),
-            "\\builtin : ''\n\\builtin eval 'ls' </dev/null >/o 2>&1; \
-             \\builtin printf '%s %s\\0' \"$?\" \"${PWD-}\" >/s\n"
-        );
+        let of = |mode| text(command((Shell::Bash, mode), Text::Inline(b"ls"), &[], streams, "/s"));
+        let line = "\\builtin eval 'ls' </dev/null >/o 2>&1; \\builtin printf '%s\\0' \"$? ${PWD-}\" >/s\n";
+        assert_eq!(of(Mode::Bash), format!("_=\n{line}"));
+        assert_eq!(of(Mode::MayBePosix), format!("\\builtin : ''\n{line}"));
     }
 
     #[test]
@@ -258,7 +271,7 @@ mod test {
         let outputs = Outputs::Two { stdout: "/o", stderr: "/e" };
         let streams = Streams { input: "/i", outputs };
         let env = [(b"A".to_vec(), b"x y".to_vec())];
-        let line = command(Shell::Sh, Text::Inline(b"ls"), &env, streams, "/s");
+        let line = command((Shell::Sh, Mode::MayBePosix), Text::Inline(b"ls"), &env, streams, "/s");
         assert_eq!(
             text(line),
             "\\command : ''\n\\command exec </i >/o 2>/e; A='x y' \\command eval 'ls'; \

@@ -192,7 +192,12 @@ impl Source {
     }
 
     pub(crate) fn owes(&self) -> bool {
-        !self.is_over && self.owed > 0
+        self.owed() > 0
+    }
+
+    /// Bytes of the command's own that are not read yet.
+    pub(crate) fn owed(&self) -> u64 {
+        if self.is_over { 0 } else { self.owed }
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -51,6 +51,8 @@ struct Entry {
     settled: Option<Bytes>,
     pace: Pace,
     sources: Vec<u32>,
+    /// They are not read yet.
+    is_quiet: bool,
     log: Log,
 }
 
@@ -115,6 +117,7 @@ impl Runs {
             settled: None,
             pace: Pace::of(run.reader),
             sources: Vec::new(),
+            is_quiet: false,
             log: Log::new(run.spool),
         };
         self.all.insert(run.id, entry);
@@ -131,11 +134,24 @@ impl Runs {
 
     /// Takes a source of the run's output and reads it from now on, to its end.
     pub(crate) fn add_source(&mut self, world: &World, id: u64, source: Source) {
+        self.add_quiet_source(id, source);
+        self.listen(world, id);
+    }
+
+    /// The same, to be read when the run is listened to or is over.
+    pub(crate) fn add_quiet_source(&mut self, id: u64, source: Source) {
         if let Some(entry) = self.all.get_mut(&id) {
             entry.sources.push(source.id);
+            entry.is_quiet = true;
         }
         self.sources.add(id, source);
-        self.watch(world, id);
+    }
+
+    pub(crate) fn listen(&mut self, world: &World, id: u64) {
+        if let Some(entry) = self.all.get_mut(&id) {
+            entry.is_quiet = false;
+            self.watch(world, id);
+        }
     }
 
     /// See [`Source::was_opened`]; of all sources of a run.
@@ -151,16 +167,33 @@ impl Runs {
         self.all.get(&id).map(|entry| entry.sources.clone()).unwrap_or_default()
     }
 
-    /// What was run is over: what is in its pipes now is still its own.
-    pub(crate) fn note_over(&mut self, world: &World, id: u64) {
+    /// What was run is over: what is in its pipes now is still its own. It is read at once; most have no
+    /// more than that.
+    pub(crate) fn note_over(&mut self, world: &mut World, id: u64) {
         let Some(entry) = self.all.get_mut(&id) else { return };
         entry.pace.end();
+        entry.is_quiet = false;
         for id in &entry.sources {
             if let Some(owned) = self.sources.get_mut(*id) {
                 owned.source.note_owed();
             }
         }
+        for source in self.sources_of(id) {
+            self.read_owed(world, source);
+        }
         self.watch(world, id);
+    }
+
+    /// Reads what a run that is over has left in a pipe, and the pipe's end where nobody holds it.
+    fn read_owed(&mut self, world: &mut World, source: u32) {
+        loop {
+            let owes = |runs: &Self| runs.sources.get(source).map(Source::owed);
+            let before = owes(self);
+            self.on_output(world, source);
+            if before.is_none_or(|before| before == 0 || owes(self).is_none_or(|now| now >= before)) {
+                return;
+            }
+        }
     }
 
     /// Whether something that was in its pipes when it was over is not read. It may wait for credit.
@@ -366,7 +399,7 @@ impl Runs {
     /// A source that may not be read is not watched: it would wake the loop for ever.
     fn watch(&mut self, world: &World, run: u64) {
         let wanted = if self.most(world, run) > 0 { Wanted::Yes } else { Wanted::No };
-        let Some(entry) = self.all.get(&run) else { return };
+        let Some(entry) = self.all.get(&run).filter(|entry| !entry.is_quiet) else { return };
         for id in &entry.sources {
             if let Some(owned) = self.sources.get_mut(*id) {
                 owned.source.watch(&world.poller, wanted);

@@ -1,7 +1,7 @@
 //! init's own directory `/.sandkasten`: FIFOs and long commands.
 //!
 //! The payload can pass through the directory but neither list it nor make anything in it; names are
-//! 128 random bits. Nothing here trusts a name that it did not make itself, and no open waits.
+//! random. Nothing here trusts a name that it did not make itself, and no open waits.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,14 +15,13 @@ const FIFO_MODE: u32 = 0o622;
 /// Payload reads, init writes.
 const SCRIPT_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o711;
-/// FIFOs of a command: its output and its status.
-const SPARES: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct RunDir {
     dir: Rc<OwnedFd>,
-    /// FIFOs that nobody has been told of.
-    spares: Vec<Fifo>,
+    /// FIFOs that nobody has been told of: for a command's output and for its status.
+    spare: Option<Fifo>,
+    spare_status: Option<Fifo>,
 }
 
 /// A FIFO that the payload opens by its name.
@@ -101,23 +100,33 @@ impl RunDir {
     pub(crate) fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = Rc::new(rustix::fs::openat(CWD, RUN_DIR, flags, Mode::empty())?);
-        Ok(Self { dir, spares: Vec::with_capacity(SPARES) })
+        Ok(Self { dir, spare: None, spare_status: None })
     }
 
     /// A FIFO for the payload's writing, its read end open and non-blocking.
     pub(crate) fn fifo(&mut self) -> io::Result<Fifo> {
-        match self.spares.pop() {
+        match self.spare.take() {
             Some(fifo) if fifo.name.is_there() => Ok(fifo),
             Some(_) | None => self.fifo_with(OFlags::RDONLY, FIFO_MODE),
         }
     }
 
-    /// Makes what the next command will need, while nobody waits.
+    /// As [`fifo`](Self::fifo), open for both, so that it never ends: neither who opens nor who closes it
+    /// wakes init, only who writes.
+    pub(crate) fn status_fifo(&mut self) -> io::Result<Fifo> {
+        match self.spare_status.take() {
+            Some(fifo) if fifo.name.is_there() => Ok(fifo),
+            Some(_) | None => self.fifo_with(OFlags::RDWR, FIFO_MODE),
+        }
+    }
+
+    /// Makes what the next command will need, while nobody waits. Without room that command tries again.
     pub(crate) fn make_spares(&mut self) {
-        while self.spares.len() < SPARES {
-            // Without room the next command tries again.
-            let Ok(fifo) = self.fifo_with(OFlags::RDONLY, FIFO_MODE) else { return };
-            self.spares.push(fifo);
+        if self.spare.is_none() {
+            self.spare = self.fifo_with(OFlags::RDONLY, FIFO_MODE).ok();
+        }
+        if self.spare_status.is_none() {
+            self.spare_status = self.fifo_with(OFlags::RDWR, FIFO_MODE).ok();
         }
     }
 
@@ -177,11 +186,12 @@ fn open_fifo(dir: impl AsFd, name: &str, access: OFlags) -> io::Result<OwnedFd> 
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
-/// 128 random bits in as few letters and digits as may be: bash reads the lines that hold such names a
-/// byte a system call.
+/// 71 random bits in few letters and digits: bash reads the lines that hold such names a byte a system
+/// call. To guess one within the life of a command is hopeless, and would lead to nothing that the shell's
+/// own user can't do to it.
 pub(crate) fn random_name() -> io::Result<String> {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const LENGTH: usize = 22;
+    const LENGTH: usize = 12;
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let mut bits = u128::from_ne_bytes(bytes);

@@ -27,13 +27,12 @@ use crate::root;
 use crate::runs::{Runs, Tell};
 use crate::runtime::Entry;
 use crate::shell::{Change, Found, Setup, ShellProcess};
-use crate::state::{self, Saved};
+use crate::state::{self, Options, Saved, Words};
 use crate::status::{Record, Said};
 use crate::supervisor::{Base, Ended};
 use crate::world::World;
 
 /// The name of the file that bash writes its state by: it reads each byte of it in a call.
-const DUMP: &str = "d";
 /// Children that are reaped before other events have their turn.
 const REAP_BATCH: usize = 256;
 
@@ -60,7 +59,7 @@ pub(crate) struct Session {
     hunts: Vec<Hunt>,
     saved: Saved,
     /// A file with what bash writes its state by.
-    dump_words: Option<Entry>,
+    dump_words: Option<(Words, Entry)>,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
     /// The shell is not to be trusted with another command.
@@ -345,7 +344,7 @@ impl Session {
         let bad_name = exec.run.env.iter().any(|(name, _)| !line::is_name(name));
         let running = self.running.insert(Running::new(exec));
         if bad_name {
-            running.finish(&self.world, &mut self.runs, Outcome::of(How::ReadOnlyEnv));
+            running.finish(&mut self.world, &mut self.runs, Outcome::of(How::ReadOnlyEnv));
         } else if self.dumping.is_some() {
             running.wait_for_dump();
         }
@@ -455,7 +454,7 @@ impl Session {
             };
             running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
             if let Some(outcome) = outcome
-                && let Phase::Killing(killer) = running.finish(&self.world, &mut self.runs, outcome)
+                && let Phase::Killing(killer) = running.finish(&mut self.world, &mut self.runs, outcome)
             {
                 self.hunts.extend(killer.into_hunt());
             }
@@ -539,7 +538,7 @@ impl Session {
         let has_broken_heap = outcome.exit_code == 2
             && self.shell.as_ref().is_some_and(|s| s.breaks_on_open_substitution)
             && matches!(&running.work, Work::Command { cmd, .. } if has_substitution(cmd));
-        running.finish(&self.world, &mut self.runs, outcome);
+        running.finish(&mut self.world, &mut self.runs, outcome);
         if has_broken_heap {
             running.shell_restarted = true;
             self.is_to_be_replaced = true;
@@ -551,7 +550,7 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         match running.phase {
             Phase::Waiting => {
-                running.finish(&self.world, &mut self.runs, Outcome::of(why));
+                running.finish(&mut self.world, &mut self.runs, Outcome::of(why));
                 // The shell has had long enough for its state.
                 if why == How::Timeout && self.dumping.is_some() {
                     running.shell_restarted = true;
@@ -565,7 +564,7 @@ impl Session {
                     let killer = Killer::new(&self.world, shell, hunt, why);
                     running.set_phase(&self.world, Phase::Killing(killer));
                 } else {
-                    running.finish(&self.world, &mut self.runs, Outcome::of(why));
+                    running.finish(&mut self.world, &mut self.runs, Outcome::of(why));
                 }
             }
             Phase::Program { .. } => {
@@ -586,11 +585,12 @@ impl Session {
         let both = (&mut self.world, &mut self.runs);
         for (run, outcome) in self.programs.on_time(both, (now, pass), self.saved.cwd()) {
             if let Some(running) = self.running.as_mut().filter(|r| r.id() == run) {
-                running.finish(&self.world, &mut self.runs, outcome);
+                running.finish(&mut self.world, &mut self.runs, outcome);
             }
         }
         self.look_at_dump(now);
         let Some(running) = self.running.as_mut() else { return };
+        running.listen(&self.world, &mut self.runs, now);
         if running.is_timed_out(now) {
             self.kill_running(How::Timeout);
         } else if running.is_look_due(now) {
@@ -660,11 +660,16 @@ impl Session {
         let (Some(running), Some(shell)) = (self.running.as_mut(), self.shell.as_mut()) else {
             return;
         };
-        match running.next_line((&mut self.world, &mut self.runs), shell.kind, self.setup.ids) {
+        let mode = match self.saved.options() {
+            Options::Usual => line::Mode::Bash,
+            Options::Posix | Options::Traced | Options::Unknown => line::Mode::MayBePosix,
+        };
+        let both = (&mut self.world, &mut self.runs);
+        match running.next_line(both, (shell.kind, mode), self.setup.ids) {
             Ok(Some(line)) => shell.say(&self.world, &line),
             // No descriptor or no room for a FIFO; the command has not begun.
             Ok(None) | Err(_) => {
-                drop(running.finish(&self.world, &mut self.runs, Outcome::of(How::Broken)));
+                drop(running.finish(&mut self.world, &mut self.runs, Outcome::of(How::Broken)));
             }
         }
     }
@@ -693,7 +698,7 @@ impl Session {
         }
         // 126 and 127: there is no `sh`, for root neither.
         let outcome = if code >= 126 { Outcome::exited(code) } else { Outcome::of(How::Broken) };
-        running.finish(&self.world, &mut self.runs, outcome);
+        running.finish(&mut self.world, &mut self.runs, outcome);
     }
 
     fn start_roots_command(&mut self) {
@@ -701,7 +706,7 @@ impl Session {
         let Some(running) = self.running.as_mut() else { return };
         match started {
             Ok(()) => drop(running.set_phase(&self.world, Phase::Program { killed_for: None })),
-            Err(outcome) => drop(running.finish(&self.world, &mut self.runs, outcome)),
+            Err(outcome) => drop(running.finish(&mut self.world, &mut self.runs, outcome)),
         }
     }
 
@@ -746,14 +751,14 @@ impl Session {
         if std::mem::take(&mut self.shell_is_wanted) {
             self.start_shell();
         } else if let Some(running) = self.running.as_mut() {
-            running.finish(&self.world, &mut self.runs, Outcome::of(How::NoShell));
+            running.finish(&mut self.world, &mut self.runs, Outcome::of(How::NoShell));
         }
     }
 
     fn restart_shell(&mut self) {
         let Some(running) = self.running.as_mut() else { return };
         running.shell_restarted = true;
-        running.finish(&self.world, &mut self.runs, Outcome::exited(0));
+        running.finish(&mut self.world, &mut self.runs, Outcome::exited(0));
         if matches!(running.work, Work::Restart(State::Fresh)) {
             self.saved.forget();
         }
@@ -770,39 +775,54 @@ impl Session {
         // The answer leaves before anything else is done.
         self.world.link.flush(&self.world.poller);
         self.shell_is_wanted = true;
+        self.start_dump(self.saved.words());
+        // The words of a dump start nothing.
         self.note_kept();
-        self.start_dump();
         self.world.run.make_spares();
     }
 
     // ---- its state ----
 
     /// Asks the shell for its state, where a command has changed it.
-    fn start_dump(&mut self) {
-        let Some(shell) = self.shell.as_mut() else { return };
-        if self.saved.is_stale() && shell.is_ready() {
-            // No descriptor or no room: the last dump stays.
-            if let Ok(dumping) = Dumping::new(&mut self.world, shell.kind, &self.saved) {
-                // The box's root may have removed it.
-                self.dump_words = self.dump_words.take().filter(Entry::is_there);
-                if self.dump_words.is_none() && shell.kind == Shell::Bash {
-                    self.dump_words =
-                        self.world.run.open_text(DUMP, &state::dump_words(Shell::Bash)).ok();
-                }
-                let words = self.dump_words.as_ref().map(Entry::path);
-                let line = state::dump_line(shell.kind, &dumping.path(), words.as_deref());
-                shell.say(&self.world, &line);
-                self.dumping = Some(dumping);
-                return;
-            }
+    fn start_dump(&mut self, words: Words) {
+        let is_ready = self.shell.as_ref().is_some_and(ShellProcess::is_ready);
+        // No descriptor or no room: the last dump stays.
+        if !(self.saved.is_stale() && is_ready && self.say_dump(words).is_ok()) {
+            self.replace_if_broken();
         }
-        self.replace_if_broken();
+    }
+
+    fn say_dump(&mut self, words: Words) -> std::io::Result<()> {
+        let Some(shell) = self.shell.as_mut() else { return Ok(()) };
+        let dumping = Dumping::new(&mut self.world, (shell.kind, words), &self.saved)?;
+        // The box's root may have removed it.
+        self.dump_words =
+            self.dump_words.take().filter(|(of, file)| *of == words && file.is_there());
+        if self.dump_words.is_none() && shell.kind == Shell::Bash {
+            let text = state::dump_words(Shell::Bash, words);
+            let file = self.world.run.open_text(words.name(), &text).ok();
+            self.dump_words = file.map(|file| (words, file));
+        }
+        let file = self.dump_words.as_ref().map(|(_, file)| file.path());
+        let line = state::dump_line(shell.kind, words, &dumping.path(), file.as_deref());
+        shell.say(&self.world, &line);
+        self.dumping = Some(dumping);
+        Ok(())
     }
 
     fn on_dump(&mut self) {
         let Some(dumping) = self.dumping.as_mut() else { return };
         match dumping.read(&self.saved) {
             Got::NotYet => {}
+            Got::Whole(Some(dump)) if dump.is_doubtful(dumping.words()) => {
+                if let Some(doubtful) = self.dumping.take() {
+                    doubtful.close(&self.world.poller);
+                }
+                self.start_dump(Words::Guarded);
+                if self.dumping.is_none() {
+                    self.end_dump();
+                }
+            }
             Got::Whole(dump) => {
                 if let Some(dump) = dump {
                     self.saved.keep(dump);
@@ -816,9 +836,9 @@ impl Session {
     fn end_dump(&mut self) {
         if let Some(dumping) = self.dumping.take() {
             dumping.close(&self.world.poller);
-            if let Some(running) = self.running.as_mut() {
-                running.on_dump_over();
-            }
+        }
+        if let Some(running) = self.running.as_mut() {
+            running.on_dump_over();
         }
         self.replace_if_broken();
     }
@@ -834,6 +854,7 @@ impl Session {
         self.is_to_be_replaced = false;
         if let Some(dumping) = self.dumping.as_mut()
             && let Got::Whole(Some(dump)) = dumping.read(&self.saved)
+            && !dump.is_doubtful(dumping.words())
         {
             self.saved.keep(dump);
         }

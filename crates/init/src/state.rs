@@ -44,6 +44,20 @@ pub(crate) struct Saved {
     failed_loads: u32,
     /// Names that a new shell has from its start.
     names: Vec<Vec<u8>>,
+    /// Options of the bash that has written the last dump.
+    options: Options,
+}
+
+/// What a dump says of a bash's options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Options {
+    Usual,
+    /// POSIX mode.
+    Posix,
+    /// Traps or traces may run between the words of a dump.
+    Traced,
+    /// There is no dump, or it is of another shell.
+    Unknown,
 }
 
 /// A whole dump.
@@ -51,6 +65,7 @@ pub(crate) struct Saved {
 pub(crate) struct Dump {
     kind: Shell,
     text: Store,
+    options: Options,
 }
 
 /// Bytes in memory or in a file.
@@ -64,13 +79,14 @@ impl Saved {
     pub(crate) fn new(cwd: Vec<u8>, spool: Option<OwnedFd>, names: Vec<Vec<u8>>) -> Self {
         let (dump, is_stale, is_lost) = (None, false, false);
         let first_cwd = cwd.clone();
-        Self { first_cwd, cwd, dump, spool, is_stale, is_lost, failed_loads: 0, names }
+        Self { first_cwd, cwd, dump, spool, is_stale, is_lost, failed_loads: 0, names, options: Options::Unknown }
     }
 
     /// The next shell is to be as the first one was.
     pub(crate) fn forget(&mut self) {
         self.cwd.clone_from(&self.first_cwd);
         self.dump = None;
+        self.options = Options::Unknown;
         self.is_stale = false;
         self.is_lost = false;
         self.failed_loads = 0;
@@ -103,7 +119,18 @@ impl Saved {
         self.is_stale
     }
 
+    /// Options of the shell as it is now.
+    pub(crate) fn options(&self) -> Options {
+        if self.is_stale { Options::Unknown } else { self.options }
+    }
+
+    /// How the next dump is to be written.
+    pub(crate) fn words(&self) -> Words {
+        if self.options == Options::Traced { Words::Guarded } else { Words::Plain }
+    }
+
     pub(crate) fn keep(&mut self, dump: Dump) {
+        self.options = dump.options;
         self.dump = Some(dump);
         self.is_stale = false;
         self.failed_loads = 0;
@@ -112,6 +139,7 @@ impl Saved {
     /// Another shell takes over: what is not in the dump is gone.
     pub(crate) fn note_new_shell(&mut self) {
         self.is_lost |= std::mem::take(&mut self.is_stale);
+        self.options = Options::Unknown;
     }
 
     /// A shell has ended while it loaded the dump. Whether to try again: the dump is given up when
@@ -223,74 +251,156 @@ pub(crate) fn write_at(file: &OwnedFd, at: u64, bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Counts the ends of sections.
+/// Counts the ends of sections, and keeps the last bytes before the end.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(usize);
+pub(crate) struct Marks {
+    passed: usize,
+    tail: Vec<u8>,
+}
+
+/// Longer than the names of all options.
+const TAIL_BYTES_MAX: usize = 4096;
 
 impl Marks {
     /// Whether the dump is whole with these bytes.
     pub(crate) fn pass(&mut self, bytes: &[u8]) -> bool {
-        self.0 += bytes.iter().filter(|b| **b == 0).count();
-        self.0 >= SECTIONS
+        let mut rest = bytes;
+        while self.passed < SECTIONS
+            && let Some(end) = rest.iter().position(|b| *b == 0)
+        {
+            self.note(rest.get(..=end).unwrap_or_default());
+            rest = rest.get(end + 1..).unwrap_or_default();
+            self.passed += 1;
+        }
+        if self.passed < SECTIONS {
+            self.note(rest);
+        }
+        self.passed >= SECTIONS
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        let surplus = self.tail.len().saturating_sub(TAIL_BYTES_MAX);
+        self.tail.drain(..surplus);
+    }
+
+    /// What the section before the last one says. A trap that has written between the words of a dump
+    /// leaves something else there, or the option that let it.
+    fn options(&self) -> Options {
+        let Some(options) = self.tail.rsplit(|b| *b == 0).nth(2) else { return Options::Traced };
+        let mut words = options.split(|b| *b == b':');
+        if !words.clone().all(is_word) || words.clone().any(|word| TRACING.contains(&word)) {
+            Options::Traced
+        } else if words.any(|word| word == b"posix") {
+            Options::Posix
+        } else {
+            Options::Usual
+        }
     }
 }
+
+/// Options under which something of the payload's may write between the words of a dump.
+const TRACING: [&[u8]; 2] = [b"functrace", b"xtrace"];
 
 impl Dump {
-    pub(crate) fn new(kind: Shell, text: Store) -> Self {
-        Self { kind, text }
+    pub(crate) fn new(kind: Shell, text: Store, marks: &Marks) -> Self {
+        let options = match kind {
+            Shell::Bash => marks.options(),
+            Shell::Sh => Options::Unknown,
+        };
+        Self { kind, text, options }
+    }
+
+    /// Whether it may be other than the shell's state, if it was written in these words.
+    pub(crate) fn is_doubtful(&self, words: Words) -> bool {
+        words == Words::Plain && self.options == Options::Traced
     }
 }
 
-/// Writes the state of a shell to `path`, in a way that changes none of it.
+/// How a dump is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Words {
+    /// To stdout. What a trap or a trace of the payload's writes meanwhile is in it.
+    Plain,
+    /// To descriptor 9, which is lent; the shell puts its own back. stdout stays `/dev/null`. That costs
+    /// ten more system calls a word.
+    Guarded,
+}
+
+impl Words {
+    /// Name of the file with them.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "d",
+            Self::Guarded => "e",
+        }
+    }
+}
+
+/// Writes the state of a shell to `path`, in a way that changes none of it. Under `set -e` no status of
+/// these ends the shell.
 ///
-/// Traps of the payload's may run between these words, so stdout stays `/dev/null`, and descriptor 9
-/// is lent; the shell puts its own back. Under `set -e` no status of these ends the shell.
-///
-/// bash reads what it is told a byte a system call, so its words are better in a file, `words`.
-pub(crate) fn dump_line(shell: Shell, path: &str, words: Option<&str>) -> Vec<u8> {
+/// bash reads what it is told a byte a system call, so its words are better in a file, `file`.
+pub(crate) fn dump_line(shell: Shell, words: Words, path: &str, file: Option<&str>) -> Vec<u8> {
     let caller: &[u8] = match shell {
         Shell::Bash => b"\\builtin ",
         Shell::Sh => b"\\command ",
     };
     let mut line = Vec::new();
-    match words {
-        Some(words) if shell == Shell::Bash => {
-            push(&mut line, &[caller, b"source ", words.as_bytes()]);
+    match file {
+        Some(file) if shell == Shell::Bash => {
+            push(&mut line, &[caller, b"source ", file.as_bytes()]);
         }
-        _ => push(&mut line, &[caller, b"eval '", &dump_words(shell), b"'"]),
+        _ => push(&mut line, &[caller, b"eval '", &dump_words(shell, words), b"'"]),
     }
-    push(&mut line, &[b" 9>", path.as_bytes(), b" || ", caller, b":\n"]);
+    let to: &[u8] = if writes_to_stdout(shell, words) { b" >" } else { b" 9>" };
+    push(&mut line, &[to, path.as_bytes(), b" || ", caller, b":\n"]);
     line
 }
 
-/// What writes the parts of a dump to descriptor 9. No word of it is `eval`, which may be disabled.
-pub(crate) fn dump_words(shell: Shell) -> Vec<u8> {
-    match shell {
-        Shell::Bash => {
-            let words: [&[u8]; 7] = [
-                b"\\builtin declare -p >&9",
-                b"\\builtin declare -f >&9",
-                b"\\builtin declare -F >&9",
-                b"\\builtin alias -p >&9",
-                b"\\builtin umask >&9",
-                b"\\builtin set +o >&9",
-                b"\\builtin printf \"$BASHOPTS\\0\" >&9",
-            ];
-            words.join(&b" && \\builtin printf \"\\0\" >&9 && "[..])
-        }
-        Shell::Sh => {
-            let words: [&[u8]; 7] = [
-                b"\\command set >&9",
-                b"\\command export -p >&9",
-                b"\\command readonly -p >&9",
-                b"\\command alias >&9",
-                b"\\command umask >&9",
-                b"\\command set +o >&9",
-                b"\\command printf \"\\0\" >&9",
-            ];
-            words.join(&b" && \\command printf \"\\0\" >&9 && "[..])
-        }
-    }
+fn writes_to_stdout(shell: Shell, words: Words) -> bool {
+    shell == Shell::Bash && words == Words::Plain
+}
+
+/// What writes the parts of a dump. No word of it is `eval`, which may be disabled.
+pub(crate) fn dump_words(shell: Shell, words: Words) -> Vec<u8> {
+    let to: &[u8] = if writes_to_stdout(shell, words) { b"" } else { b" >&9" };
+    let (caller, words): (&[u8], &[&[u8]]) = match shell {
+        Shell::Bash => (
+            b"\\builtin ",
+            &[
+                b"declare -p",
+                b"printf \"\\0\"",
+                b"declare -f",
+                b"printf \"\\0\"",
+                b"declare -F",
+                b"printf \"\\0\"",
+                b"alias -p",
+                b"printf \"\\0\"",
+                b"umask",
+                b"printf \"\\0$SHELLOPTS\\0$BASHOPTS\\0\"",
+            ],
+        ),
+        Shell::Sh => (
+            b"\\command ",
+            &[
+                b"set",
+                b"printf \"\\0\"",
+                b"export -p",
+                b"printf \"\\0\"",
+                b"readonly -p",
+                b"printf \"\\0\"",
+                b"alias",
+                b"printf \"\\0\"",
+                b"umask",
+                b"printf \"\\0\"",
+                b"set +o",
+                b"printf \"\\0\\0\"",
+            ],
+        ),
+    };
+    let words: Vec<Vec<u8>> = words.iter().map(|word| [caller, word, to].concat()).collect();
+    words.join(&b" && "[..])
 }
 
 /// Words of a new shell's first line that load its state from descriptor 3.
@@ -314,7 +424,7 @@ fn bash_load(sections: &[&[u8]], names: &[Vec<u8>]) -> Vec<u8> {
     let [variables, functions, marks, aliases, umask, options, shopts, ..] = sections else {
         return Vec::new();
     };
-    let options = options_of(options);
+    let options = on_and_off(options);
     let mut text = b"\\builtin test \"${1-}\" = variables && {\n".to_vec();
     push(&mut text, &[b"\\builtin shopt -u ${BASHOPTS//:/ }\n"]);
     // What the shell has from its start and the state has not.
@@ -451,6 +561,16 @@ fn options_of(text: &[u8]) -> Vec<ShellOption<'_>> {
             is_known.then_some(ShellOption { name, on })
         })
         .collect()
+}
+
+/// Reads `$SHELLOPTS`: the names of those that are on. A new shell has some that may be off here.
+fn on_and_off(text: &[u8]) -> Vec<ShellOption<'_>> {
+    const FROM_THE_START: [&[u8]; 3] = [b"braceexpand", b"hashall", b"interactive-comments"];
+    let is_known = |name: &&[u8]| is_word(name) && !NEVER_OPTIONS.contains(name);
+    let on: Vec<&[u8]> = text.split(|b| *b == b':').filter(is_known).collect();
+    let off = FROM_THE_START.into_iter().filter(|name| !on.contains(name));
+    let off: Vec<_> = off.map(|name| ShellOption { name, on: false }).collect();
+    on.iter().map(|name| ShellOption { name, on: true }).chain(off).collect()
 }
 
 /// First those that are off, then those that are on, and what may end the shell or change others at

@@ -22,7 +22,7 @@ pub(crate) struct Status {
 pub(crate) enum Said {
     NotYet,
     Record(Record),
-    /// The other side closed it, or wrote something else.
+    /// The other side wrote something else.
     Broken,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Record {
 
 impl Status {
     pub(crate) fn new(poller: &mut Poller, run: &mut RunDir) -> io::Result<Self> {
-        let fifo = run.fifo()?;
+        let fifo = run.status_fifo()?;
         let id = poller.fresh_id();
         poller.add(&fifo.read, Token::Status(id), Want::Read)?;
         Ok(Self { id, fifo, text: Vec::new() })
@@ -44,8 +44,7 @@ impl Status {
         self.fifo.path()
     }
 
-    /// Reads what is there. An end of file counts only once somebody has opened it for writing, which
-    /// the poller tells.
+    /// Reads what is there. A shell that says nothing is found out by looking at it.
     pub(crate) fn read(&mut self) -> Said {
         let mut buffer = [0; 4096];
         loop {

@@ -209,8 +209,8 @@ fn nothing_of_init_grows() {
     }
     sandbox.run("head -c 50000000 /dev/zero");
     sandbox.run("true");
-    // The shell may be writing its state.
-    assert!(descriptors() <= before.1 + 1, "{} before, {} after", before.1, descriptors());
+    // The shell may be writing its state, and the FIFOs of the next command may be there or not.
+    assert!(descriptors() <= before.1 + 3, "{} before, {} after", before.1, descriptors());
     assert!(rss() < before.0 + 4096, "{} KiB before, {} KiB after", before.0, rss());
     sandbox.run("ls /proc/1/fd; ls -a /.sandkasten 2>&1 | head -3; true");
 }

@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault;
-use files::{keyed, number, open_dir, open_for_writing, read, write};
+use files::{keyed, keyed_now, number, open_dir, open_for_writing, read, write};
 use host::Host;
 use limits::Level;
 pub use starter::Starter;
@@ -176,6 +176,14 @@ impl Groups {
     }
 }
 
+/// The files of a session's counters, open: they are read at both ends of every command, and to open
+/// them costs more than to read them.
+#[derive(Debug)]
+pub struct Counters {
+    memory: OwnedFd,
+    pids: OwnedFd,
+}
+
 /// The host's hierarchies, and the group of ours that holds all sessions.
 #[derive(Debug)]
 pub struct Cgroups {
@@ -259,6 +267,34 @@ impl Cgroups {
     #[must_use]
     pub fn events(&self, session: &str) -> Events {
         self.parent.events(&format!("{session}/"))
+    }
+
+    /// The files of a session's counters.
+    ///
+    /// # Errors
+    /// Where the group is gone, or there is no descriptor left.
+    pub fn counters(&self, session: &str) -> io::Result<Counters> {
+        let (memory, version) = self.parent.of(Controller::Memory);
+        let file = match version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        let (pids, _) = self.parent.of(Controller::Pids);
+        Ok(Counters {
+            memory: files::open_for_reading(memory, &format!("{session}/{file}"))?,
+            pids: files::open_for_reading(pids, &format!("{session}/pids.events"))?,
+        })
+    }
+
+    /// As [`events`](Self::events), by the session's open files.
+    #[must_use]
+    pub fn events_by(&self, session: &str, counters: &Counters) -> Events {
+        if keyed_now(&counters.memory, "oom_kill") > 0 {
+            // Whose limit it was is in other files.
+            return self.events(session);
+        }
+        let fork_fails = keyed_now(&counters.pids, "max");
+        Events { oom_kills: 0, fork_fails, host_oom_kills: 0 }
     }
 
     /// Sessions that have a group in any hierarchy.

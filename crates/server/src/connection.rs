@@ -36,6 +36,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::edge::Edge;
+use crate::own_wake::OwnWake;
 use crate::wire::Wire;
 
 /// How often the deadlines are looked at. They hold to within this.
@@ -264,12 +265,12 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
         async move { Ok::<_, Infallible>(edge.answer(request, &shared).await) }
     });
-    let connection = http1::Builder::new()
+    let connection = OwnWake::new(http1::Builder::new()
         .half_close(true)
         .header_read_timeout(None)
         .max_buf_size(limits::HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(wire), service)
-        .with_upgrades();
+        .with_upgrades());
     let served = async {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "connection ended");

@@ -30,6 +30,7 @@ mod loopback;
 mod metrics;
 mod multipart;
 mod openapi;
+mod own_wake;
 mod query;
 mod request_id;
 mod routes;

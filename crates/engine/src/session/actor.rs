@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandkasten_jail::cgroup::Events;
+use sandkasten_jail::cgroup::{Counters, Events};
 use sandkasten_protocol::{
     Begun, End, FileOp, FromInit, Hello, Known, Replay, Run, Spool, Task, ToInit,
 };
@@ -181,6 +181,8 @@ pub(crate) struct Actor {
     persisted_at: Instant,
     persist_due: Option<Instant>,
     oom_kills_at_start: u64,
+    /// Open while commands come; an idle session costs no descriptors for them.
+    counters: Option<Counters>,
 }
 
 /// A program of which init has not said that it runs.
@@ -232,6 +234,7 @@ impl Actor {
             persisted_at: Instant::now(),
             persist_due: None,
             oom_kills_at_start: events.oom_kills,
+            counters: None,
         };
         let now = Counted::from(events);
         let adopted = known.into_iter().try_for_each(|known| actor.adopt(known, now));
@@ -830,6 +833,9 @@ impl Actor {
         self.host.db.post_lease(&self.handle.id, view.lease, view.cwd);
         self.persisted_at = Instant::now();
         self.persist_due = None;
+        if self.runs.is_idle() {
+            self.counters = None;
+        }
     }
 
     // ---- the end
@@ -849,15 +855,22 @@ impl Actor {
         Cause::crashed(reason)
     }
 
-    fn events(&self) -> Events {
-        self.host.cgroups.events(self.handle.id.as_str())
+    fn events(&mut self) -> Events {
+        let (cgroups, session) = (&self.host.cgroups, self.handle.id.as_str());
+        if self.counters.is_none() {
+            self.counters = cgroups.counters(session).ok();
+        }
+        match &self.counters {
+            Some(counters) => cgroups.events_by(session, counters),
+            None => cgroups.events(session),
+        }
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&mut self) -> Counted {
         self.events().into()
     }
 
-    fn cause_of_death(&self) -> Cause {
+    fn cause_of_death(&mut self) -> Cause {
         let oom = self.events().oom_kills > self.oom_kills_at_start;
         Cause::crashed(if oom { "oom" } else { "init died" })
     }
@@ -897,7 +910,7 @@ impl Actor {
     }
 
     /// A connection that broke because init died is init's death.
-    async fn settle_cause(&self, cause: Cause) -> Cause {
+    async fn settle_cause(&mut self, cause: Cause) -> Cause {
         let by_link = cause.status == sandkasten_types::session::Status::Crashed;
         if by_link && timeout(DEATH_GRACE, self.pidfd.readable()).await.is_ok() {
             return self.cause_of_death();

@@ -11,15 +11,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
 use sandkasten_protocol::{
     DATA_BYTES_MAX, Decoder, FROM_INIT_BYTES_MAX, FileDone, FromInit, Hello, KEPT_RUNS_MAX, Known,
     NOTE_BYTES_MAX, PROGRAMS_MAX, QUEUE_MAX, TO_INIT_BYTES_MAX, ToInit, VERSION, encode,
 };
 use sandkasten_types::limits::PATH_BYTES_MAX;
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
+
+use crate::descriptor::watched;
 
 /// init answers a connection within this, a shell's start included.
 const HELLO_DEADLINE: Duration = Duration::from_secs(8);
@@ -74,7 +80,11 @@ pub(crate) struct Greeting {
 /// An attached connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    stream: UnixStream,
+    /// Told of what comes alone: each frame that init takes makes room, and an event of that would wake us
+    /// for every command.
+    stream: AsyncFd<OwnedFd>,
+    /// The same socket where something waits to be sent, to be told of room.
+    full: Option<AsyncFd<OwnedFd>>,
     decoder: Decoder<FromInit>,
     descriptors: VecDeque<OwnedFd>,
     /// What the socket did not take yet, from `sent` on.
@@ -94,7 +104,7 @@ impl Link {
     ) -> Result<(Self, Greeting), LinkFault> {
         let path = format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd());
         let stream = UnixStream::connect(path).await.map_err(LinkFault::Connect)?;
-        let mut link = Self::new(stream);
+        let mut link = Self::new(stream.into_std()?.into())?;
         link.send(&ToInit::Attach { version: VERSION, nonce })?;
         let by = Instant::now() + HELLO_DEADLINE;
         let first = timeout_at(by, link.next()).await;
@@ -122,16 +132,18 @@ impl Link {
         Ok((link, Greeting { hello, known }))
     }
 
-    fn new(stream: UnixStream) -> Self {
-        Self {
-            stream,
+    /// The socket is non-blocking.
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            stream: watched(socket, Interest::READABLE)?,
+            full: None,
             decoder: Decoder::new(FROM_INIT_BYTES_MAX),
             descriptors: VecDeque::new(),
             unsent: Vec::new(),
             sent: 0,
             progress_by: Instant::now(),
             is_awaited: false,
-        }
+        })
     }
 
     /// Whether more may be added to what waits to be sent. Where not, [`turn`](Self::turn) tells when.
@@ -170,43 +182,68 @@ impl Link {
                 self.is_awaited = false;
                 return Ok(None);
             }
-            let ready = if self.unsent.is_empty() {
-                self.stream.ready(Interest::READABLE).await?
-            } else {
-                let both = Interest::READABLE | Interest::WRITABLE;
-                let ready = timeout_at(self.progress_by, self.stream.ready(both)).await;
-                ready.map_err(|_elapsed| LinkFault::Stalled)??
-            };
-            if ready.is_writable() {
-                self.flush()?;
-            }
-            if ready.is_readable() || ready.is_read_closed() {
+            if self.has_come().await? {
                 self.receive()?;
+            } else {
+                self.flush()?;
             }
         }
     }
 
+    /// Waits for bytes, or for room where some are to be sent: then it is false.
+    async fn has_come(&mut self) -> Result<bool, LinkFault> {
+        let Some(full) = &self.full else {
+            self.stream.readable().await?.retain_ready();
+            return Ok(true);
+        };
+        let either = async {
+            tokio::select! {
+                ready = self.stream.readable() => ready.map(|mut guard| {
+                    guard.retain_ready();
+                    true
+                }),
+                ready = full.writable() => ready.map(|mut guard| {
+                    guard.clear_ready();
+                    false
+                }),
+            }
+        };
+        let has_come = timeout_at(self.progress_by, either).await;
+        Ok(has_come.map_err(|_elapsed| LinkFault::Stalled)??)
+    }
+
     fn flush(&mut self) -> Result<(), LinkFault> {
         while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match self.stream.try_write(rest) {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(&self.stream, rest, flags) {
                 Ok(taken) => {
                     self.sent += taken;
                     self.progress_by = Instant::now() + WRITE_DEADLINE;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
                     if self.sent >= ROOM_BYTES {
                         self.unsent.drain(..self.sent);
                         self.sent = 0;
                     }
-                    return Ok(());
+                    return self.await_room();
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
         self.sent = 0;
+        self.full = None;
         self.unsent.clear();
         // A command of a megabyte was there once; it need not stay for the session's life.
         self.unsent.shrink_to(4096);
+        Ok(())
+    }
+
+    fn await_room(&mut self) -> Result<(), LinkFault> {
+        if self.full.is_none() {
+            let same = self.stream.get_ref().try_clone()?;
+            self.full = Some(watched(same, Interest::WRITABLE)?);
+        }
         Ok(())
     }
 
@@ -217,10 +254,9 @@ impl Link {
     fn receive_into(&mut self, bytes: &mut [u8]) -> Result<(), LinkFault> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let stream = &self.stream;
-        let received = stream.try_io(Interest::READABLE, || {
+        let received = self.stream.try_io(Interest::READABLE, |socket| {
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            Ok(recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?)
+            Ok(recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?)
         });
         let received = match received {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

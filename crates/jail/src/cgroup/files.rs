@@ -20,9 +20,12 @@ pub(super) fn open_for_writing(dir: BorrowedFd<'_>, file: &str) -> io::Result<Ow
     Ok(rustix::fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+pub(super) fn open_for_reading(dir: BorrowedFd<'_>, file: &str) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 pub(super) fn read(dir: BorrowedFd<'_>, file: &str) -> io::Result<String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, file, flags, Mode::empty())?;
+    let file = open_for_reading(dir, file)?;
     let mut bytes = vec![0; PAGE_BYTES];
     // The kernel shows such a file whole in one read, if there is room: counters are read at both ends
     // of every command.
@@ -42,6 +45,14 @@ pub(super) fn number(dir: BorrowedFd<'_>, file: &str) -> u64 {
 /// The number behind `key` in a file of lines `key number`; 0 where it is missing.
 pub(super) fn keyed(dir: BorrowedFd<'_>, file: &str, key: &str) -> u64 {
     read(dir, file).ok().and_then(|text| find_key(&text, key)).unwrap_or(0)
+}
+
+/// As [`keyed`], of a file that is kept open: each read from its start shows it as it is then.
+pub(super) fn keyed_now(file: &OwnedFd, key: &str) -> u64 {
+    let mut bytes = [0; PAGE_BYTES];
+    let length = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0)).unwrap_or(0);
+    let text = std::str::from_utf8(bytes.get(..length).unwrap_or_default());
+    text.ok().and_then(|text| find_key(text, key)).unwrap_or(0)
 }
 
 fn find_key(text: &str, key: &str) -> Option<u64> {

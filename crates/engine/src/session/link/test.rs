@@ -12,7 +12,7 @@ use super::*;
 /// A link and the other end of it.
 fn pair() -> (Link, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    (Link::new(ours), theirs)
+    (Link::new(ours.into_std().unwrap().into()).unwrap(), theirs)
 }
 
 fn frame(frame: &FromInit) -> Vec<u8> {
