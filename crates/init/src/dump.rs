@@ -49,7 +49,7 @@ pub(crate) enum Got {
 }
 
 impl Dumping {
-    /// Makes the way for a dump.
+    /// Makes the way for a dump. Nobody listens yet.
     ///
     /// # Errors
     /// No descriptor or no room for a FIFO.
@@ -62,11 +62,20 @@ impl Dumping {
         let id = world.poller.fresh_id();
         let is_short = saved.dump_bytes().is_some_and(|bytes| bytes < PIPE_BYTES);
         let want = if is_short { Want::End } else { Want::Read };
-        world.poller.add(&fifo.read, Token::Dump(id), want)?;
         let now = Moment::now();
         let (look, until) = (now.after(LOOK), now.after(TIMEOUT));
         let (text, marks) = (Some(Store::new()), Marks::default());
         Ok(Self { id, fifo, kind, words, want, text, marks, look, until })
+    }
+
+    /// The shell writes it from now on, or has already.
+    ///
+    /// # Errors
+    /// epoll's.
+    pub(crate) fn listen(&mut self, poller: &Poller) -> io::Result<()> {
+        let now = Moment::now();
+        (self.look, self.until) = (now.after(LOOK), now.after(TIMEOUT));
+        poller.add(&self.fifo.read, Token::Dump(self.id), self.want)
     }
 
     pub(crate) fn id(&self) -> u32 {

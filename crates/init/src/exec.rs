@@ -254,6 +254,11 @@ impl Running {
         Ok(Some(line))
     }
 
+    /// Whether the line that was said last is the command itself.
+    pub(crate) fn says_command(&self) -> bool {
+        matches!(self.phase, Phase::Line { step: Step::Command, .. })
+    }
+
     fn command_line(
         &mut self,
         (world, runs): (&mut World, &mut Runs),

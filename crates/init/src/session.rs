@@ -62,6 +62,8 @@ pub(crate) struct Session {
     dump_words: Option<(Words, Entry)>,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
+    /// The shell will write its state when the command is over: it has been told to already.
+    dump_ahead: Option<Dumping>,
     /// The shell is not to be trusted with another command.
     is_to_be_replaced: bool,
     programs: Programs,
@@ -97,6 +99,7 @@ impl Session {
             saved,
             dump_words: None,
             dumping: None,
+            dump_ahead: None,
             is_to_be_replaced: false,
             programs: Programs::default(),
             files,
@@ -474,6 +477,7 @@ impl Session {
 
     /// Ends the shell and starts another; what it has started lives on.
     fn replace_shell(&mut self) {
+        self.dump_ahead = None;
         if let Some(dumping) = self.dumping.take() {
             dumping.close(&self.world.poller);
         }
@@ -666,7 +670,16 @@ impl Session {
         };
         let both = (&mut self.world, &mut self.runs);
         match running.next_line(both, (shell.kind, mode), self.setup.ids) {
-            Ok(Some(line)) => shell.say(&self.world, &line),
+            Ok(Some(mut line)) => {
+                // bash goes on to its state by itself. Another shell reads ahead, and a subshell of it might
+                // come upon that line.
+                if shell.kind == Shell::Bash && running.says_command() {
+                    line.extend(self.dump_line_ahead());
+                }
+                if let Some(shell) = self.shell.as_mut() {
+                    shell.say(&self.world, &line);
+                }
+            }
             // No descriptor or no room for a FIFO; the command has not begun.
             Ok(None) | Err(_) => {
                 drop(running.finish(&mut self.world, &mut self.runs, Outcome::of(How::Broken)));
@@ -783,31 +796,54 @@ impl Session {
 
     // ---- its state ----
 
-    /// Asks the shell for its state, where a command has changed it.
+    /// Has the shell write its state, where a command has changed it.
     fn start_dump(&mut self, words: Words) {
+        let ahead = self.dump_ahead.take();
         let is_ready = self.shell.as_ref().is_some_and(ShellProcess::is_ready);
         // No descriptor or no room: the last dump stays.
-        if !(self.saved.is_stale() && is_ready && self.say_dump(words).is_ok()) {
+        if !(self.saved.is_stale() && is_ready && self.say_dump(words, ahead).is_ok()) {
             self.replace_if_broken();
         }
     }
 
-    fn say_dump(&mut self, words: Words) -> std::io::Result<()> {
-        let Some(shell) = self.shell.as_mut() else { return Ok(()) };
-        let dumping = Dumping::new(&mut self.world, (shell.kind, words), &self.saved)?;
+    fn say_dump(&mut self, words: Words, ahead: Option<Dumping>) -> std::io::Result<()> {
+        let mut dumping = match ahead {
+            Some(dumping) => dumping,
+            None => {
+                let (dumping, line) = self.new_dump(words)?;
+                if let Some(shell) = self.shell.as_mut() {
+                    shell.say(&self.world, &line);
+                }
+                dumping
+            }
+        };
+        dumping.listen(&self.world.poller)?;
+        self.dumping = Some(dumping);
+        Ok(())
+    }
+
+    /// What to say behind a command. Nothing where there is no room: then it is tried when that is over.
+    fn dump_line_ahead(&mut self) -> Vec<u8> {
+        let Ok((dumping, line)) = self.new_dump(self.saved.words()) else { return Vec::new() };
+        self.dump_ahead = Some(dumping);
+        line
+    }
+
+    /// The way of a dump, and the line that asks for it.
+    fn new_dump(&mut self, words: Words) -> std::io::Result<(Dumping, Vec<u8>)> {
+        let kind = self.shell.as_ref().map_or(Shell::Sh, |shell| shell.kind);
+        let dumping = Dumping::new(&mut self.world, (kind, words), &self.saved)?;
         // The box's root may have removed it.
         self.dump_words =
             self.dump_words.take().filter(|(of, file)| *of == words && file.is_there());
-        if self.dump_words.is_none() && shell.kind == Shell::Bash {
+        if self.dump_words.is_none() && kind == Shell::Bash {
             let text = state::dump_words(Shell::Bash, words);
             let file = self.world.run.open_text(words.name(), &text).ok();
             self.dump_words = file.map(|file| (words, file));
         }
         let file = self.dump_words.as_ref().map(|(_, file)| file.path());
-        let line = state::dump_line(shell.kind, words, &dumping.path(), file.as_deref());
-        shell.say(&self.world, &line);
-        self.dumping = Some(dumping);
-        Ok(())
+        let line = state::dump_line(kind, words, &dumping.path(), file.as_deref());
+        Ok((dumping, line))
     }
 
     fn on_dump(&mut self) {
@@ -852,6 +888,8 @@ impl Session {
     /// The shell has ended: what it has written may be whole.
     fn take_last_dump(&mut self) {
         self.is_to_be_replaced = false;
+        let ahead = self.dump_ahead.take();
+        self.dumping = self.dumping.take().or(ahead);
         if let Some(dumping) = self.dumping.as_mut()
             && let Got::Whole(Some(dump)) = dumping.read(&self.saved)
             && !dump.is_doubtful(dumping.words())
