@@ -27,13 +27,13 @@ enum Kind {
     Unit,
     /// Programs that are given what nobody would write.
     Fuzz,
-    /// A target of the end-to-end tests, each test with a daemon of its own.
+    /// End-to-end tests, each with a daemon of its own.
     Own,
     /// The same, with the suite's daemon and its images `base` and `python` beside.
     Shared,
 }
 
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 14] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
     Suite { name: "fuzz", what: "decoders and cleaners, given anything", kind: Kind::Fuzz },
     Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
@@ -44,6 +44,7 @@ const SUITES: [Suite; 13] = [
         what: "programs beside the shell, sockets on them",
         kind: Kind::Shared,
     },
+    Suite { name: "files", what: "files and workspaces, whoever is at them", kind: Kind::Shared },
     Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
     Suite { name: "http", what: "keys, limits, hostile peers, logs", kind: Kind::Own },
     Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },
@@ -109,8 +110,8 @@ impl Suite {
             let shared = (self.kind == Kind::Shared).then(|| shared_lab(self.name));
             let of_lab = shared.iter().flat_map(Lab::variables);
             variables.extend(of_lab.map(|(name, value)| (name.to_owned(), value)));
-            let target = ["-p", "sandkasten-e2e", "--test", self.name];
-            runner::run(&target, &variables, &filter)?
+            let targets = self.targets();
+            runner::run(&["-p", "sandkasten-e2e", "--test", &targets], &variables, &filter)?
         };
         let left = before.left_since(is_ours);
         if !left.is_empty() {
@@ -118,6 +119,15 @@ impl Suite {
             count.failed += 1;
         }
         Ok(count)
+    }
+
+    /// The suite's target below `tests/e2e/tests`, or all whose name begins so: a suite `files` is made of
+    /// `files` and every `files_…`. The pattern is cargo's.
+    fn targets(&self) -> String {
+        match self.name {
+            "files" => "files*".to_owned(),
+            name => name.to_owned(),
+        }
     }
 }
 

@@ -301,12 +301,7 @@ impl Running {
 
     /// The command is over: reads what it has written, and waits a little for its children. Gives the
     /// phase that this ends.
-    pub(crate) fn finish(
-        &mut self,
-        world: &mut World,
-        runs: &mut Runs,
-        outcome: Outcome,
-    ) -> Phase {
+    pub(crate) fn finish(&mut self, world: &mut World, runs: &mut Runs, outcome: Outcome) -> Phase {
         // A terminal's slave goes at once, or its master would never end; names go with this value,
         // when the answer has left.
         self.sinks = self.sinks.take().filter(|sinks| !matches!(sinks, Sinks::Pty { .. }));

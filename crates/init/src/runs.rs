@@ -190,7 +190,8 @@ impl Runs {
             let owes = |runs: &Self| runs.sources.get(source).map(Source::owed);
             let before = owes(self);
             self.on_output(world, source);
-            if before.is_none_or(|before| before == 0 || owes(self).is_none_or(|now| now >= before)) {
+            if before.is_none_or(|before| before == 0 || owes(self).is_none_or(|now| now >= before))
+            {
                 return;
             }
         }

@@ -457,7 +457,8 @@ impl Session {
             };
             running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
             if let Some(outcome) = outcome
-                && let Phase::Killing(killer) = running.finish(&mut self.world, &mut self.runs, outcome)
+                && let Phase::Killing(killer) =
+                    running.finish(&mut self.world, &mut self.runs, outcome)
             {
                 self.hunts.extend(killer.into_hunt());
             }

@@ -79,7 +79,17 @@ impl Saved {
     pub(crate) fn new(cwd: Vec<u8>, spool: Option<OwnedFd>, names: Vec<Vec<u8>>) -> Self {
         let (dump, is_stale, is_lost) = (None, false, false);
         let first_cwd = cwd.clone();
-        Self { first_cwd, cwd, dump, spool, is_stale, is_lost, failed_loads: 0, names, options: Options::Unknown }
+        Self {
+            first_cwd,
+            cwd,
+            dump,
+            spool,
+            is_stale,
+            is_lost,
+            failed_loads: 0,
+            names,
+            options: Options::Unknown,
+        }
     }
 
     /// The next shell is to be as the first one was.

@@ -265,12 +265,14 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
         async move { Ok::<_, Infallible>(edge.answer(request, &shared).await) }
     });
-    let connection = OwnWake::new(http1::Builder::new()
-        .half_close(true)
-        .header_read_timeout(None)
-        .max_buf_size(limits::HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(wire), service)
-        .with_upgrades());
+    let connection = OwnWake::new(
+        http1::Builder::new()
+            .half_close(true)
+            .header_read_timeout(None)
+            .max_buf_size(limits::HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(wire), service)
+            .with_upgrades(),
+    );
     let served = async {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "connection ended");
