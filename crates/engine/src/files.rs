@@ -39,7 +39,7 @@ pub enum Place {
 /// A file to be written.
 #[derive(Debug, Clone)]
 pub struct CreateFile {
-    pub path: String,
+    pub path: Vec<u8>,
     /// In a session: whose rights it is written with. A workspace's files belong to the session user.
     pub user: FileUser,
     /// Permission bits; an existing file keeps its own where absent.
@@ -62,7 +62,7 @@ pub struct FileRead {
 pub struct FileWriter {
     /// As asked for, for messages.
     asked: String,
-    path: String,
+    path: Vec<u8>,
     /// `None` only while a write is under way, and after one that was not waited for.
     inside: Option<Inside>,
 }
@@ -86,7 +86,7 @@ struct SessionFile {
 impl FileWriter {
     /// The path of the file to be: in a session absolute, in a workspace relative to it.
     #[must_use]
-    pub fn path(&self) -> &str {
+    pub fn path(&self) -> &[u8] {
         &self.path
     }
 
@@ -186,7 +186,8 @@ pub(crate) async fn create_in_session(
 ) -> Result<FileWriter, Error> {
     let CreateFile { path: asked, user, mode, parents } = request;
     check_path(&asked)?;
-    let op = FileOp::Create { path: asked.clone().into_bytes(), user, mode, parents };
+    let shown = shown(&asked);
+    let op = FileOp::Create { path: asked, user, mode, parents };
     let reply = ask(&session.commands, op).await;
     let reply = reply.map_err(|error| session_gone(session, error))?;
     let (FileDone::Created { token, path }, Some(descriptor)) = reply else {
@@ -195,26 +196,25 @@ pub(crate) async fn create_in_session(
     let commands = session.commands.clone();
     let file = File::from(descriptor);
     let file = SessionFile { file, token, durability, commands, committed: false };
-    check_regular(&file.file, &asked)?;
-    let path = String::from_utf8_lossy(&path).into_owned();
-    Ok(FileWriter { asked, path, inside: Some(Inside::Session(file)) })
+    check_regular(&file.file, &shown)?;
+    Ok(FileWriter { asked: shown, path, inside: Some(Inside::Session(file)) })
 }
 
 /// Reads a file of a session.
 pub(crate) async fn read_in_session(
     session: &Handle,
-    path: &str,
+    path: &[u8],
     user: FileUser,
     max_bytes: u64,
 ) -> Result<FileRead, Error> {
     check_path(path)?;
-    let op = FileOp::Read { path: path.as_bytes().to_vec(), user };
+    let op = FileOp::Read { path: path.to_vec(), user };
     let reply = ask(&session.commands, op).await;
     let reply = reply.map_err(|error| session_gone(session, error))?;
     let (FileDone::Opened, Some(descriptor)) = reply else {
         return Err(Error::Internal("init answered a read without a file".into()));
     };
-    let path = path.to_owned();
+    let path = shown(path);
     let read = tokio::task::spawn_blocking(move || read(descriptor, &path, max_bytes)).await;
     read.map_err(|error| Error::internal("reading a file", error))?
 }
@@ -236,6 +236,7 @@ pub(crate) async fn create_in_workspace(
     let begin = move |workspaces: &crate::workspace::Workspaces| {
         workspaces.create_file(&which, &path, options)
     };
+    let asked = shown(&asked);
     let file = workspace_call(host, &asked, begin).await?;
     Ok(FileWriter { path: file.path().to_owned(), asked, inside: Some(Inside::Workspace(file)) })
 }
@@ -244,7 +245,7 @@ pub(crate) async fn create_in_workspace(
 pub(crate) async fn read_in_workspace(
     host: &Arc<Host>,
     id: &WorkspaceId,
-    path: &str,
+    path: &[u8],
     max_bytes: u64,
 ) -> Result<FileRead, Error> {
     workspaces::must_exist(host, id).await?;
@@ -252,7 +253,12 @@ pub(crate) async fn read_in_workspace(
     let read = move |workspaces: &crate::workspace::Workspaces| {
         workspaces.read_file(&which, &path_in, max_bytes)
     };
-    workspace_call(host, path, read).await
+    workspace_call(host, shown(path), read).await
+}
+
+/// A path as messages have it.
+pub(crate) fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
 }
 
 /// How much of a file a request may have.
@@ -269,15 +275,15 @@ pub(crate) fn read_cap(asked: Option<u64>, configured: u64) -> Result<u64, Error
 /// Lists a directory of a session.
 pub(crate) async fn list_in_session(
     session: &Handle,
-    path: &str,
+    path: &[u8],
     user: FileUser,
 ) -> Result<Listing, Error> {
     check_path(path)?;
-    let op = FileOp::List { path: path.as_bytes().to_vec(), user };
+    let op = FileOp::List { path: path.to_vec(), user };
     let opened = ask(&session.commands, op).await;
     let (_, descriptor) = opened.map_err(|error| session_gone(session, error))?;
     let dir = descriptor.ok_or_else(|| Error::Internal("a directory without descriptor".into()))?;
-    let path = path.to_owned();
+    let path = shown(path);
     let listed = tokio::task::spawn_blocking(move || list(&dir, path)).await;
     listed.map_err(|error| Error::internal("listing a directory", error))?
 }
@@ -328,21 +334,22 @@ fn session_gone(session: &Handle, error: Error) -> Error {
 }
 
 /// What no path in a session can be, said before init is asked. The kernel has the last word.
-fn check_path(path: &str) -> Result<(), Error> {
+fn check_path(path: &[u8]) -> Result<(), Error> {
     let invalid = |why: String| {
-        let path = path.chars().take(80).collect();
+        let path = shown(path).chars().take(80).collect();
         Err(Error::File { path, fault: FileFault::InvalidPath(why) })
     };
     if path.is_empty() {
         return invalid("it is empty".into());
     }
-    if path.contains('\0') {
+    if path.contains(&0) {
         return invalid("it has a NUL".into());
     }
     if path.len() > PATH_BYTES_MAX {
         return invalid(format!("it is {} bytes; the limit is {PATH_BYTES_MAX}", path.len()));
     }
-    match path.split('/').map(str::len).find(|bytes| *bytes > NAME_BYTES_MAX) {
+    let mut lengths = path.split(|b| *b == b'/').map(<[u8]>::len);
+    match lengths.find(|bytes| *bytes > NAME_BYTES_MAX) {
         Some(bytes) => invalid(format!("a name is {bytes} bytes; the limit is {NAME_BYTES_MAX}")),
         None => Ok(()),
     }
@@ -386,11 +393,11 @@ mod test {
     fn paths_that_can_be_none_are_refused() {
         let long = "a/".repeat(2049);
         for bad in ["", "a\0b", &long, &"n".repeat(256)] {
-            let error = check_path(bad).unwrap_err();
+            let error = check_path(bad.as_bytes()).unwrap_err();
             assert!(matches!(error, Error::File { fault: FileFault::InvalidPath(_), .. }));
         }
         for good in ["a", "/", "../x", &"n".repeat(255), &"a/".repeat(2000)] {
-            check_path(good).unwrap();
+            check_path(good.as_bytes()).unwrap();
         }
     }
 

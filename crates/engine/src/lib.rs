@@ -280,7 +280,7 @@ impl Engine {
     pub async fn read_file(
         &self,
         place: Place,
-        path: &str,
+        path: &[u8],
         user: FileUser,
         max_bytes: Option<u64>,
     ) -> Result<FileRead, Error> {
@@ -302,7 +302,7 @@ impl Engine {
     pub async fn list_dir(
         &self,
         id: &SessionId,
-        path: &str,
+        path: &[u8],
         user: FileUser,
     ) -> Result<Listing, Error> {
         files::list_in_session(&*self.living(id).await?, path, user).await
@@ -331,7 +331,7 @@ impl Engine {
     pub async fn list_workspace_dir(
         &self,
         id: &WorkspaceId,
-        path: &str,
+        path: &[u8],
     ) -> Result<Vec<DirEntry>, Error> {
         workspaces::list_dir(&self.0.host, id, path).await
     }

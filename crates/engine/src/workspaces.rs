@@ -13,6 +13,7 @@ use sandkasten_types::{SessionId, WorkspaceId};
 use crate::config::WorkspacePolicy;
 use crate::db::WorkspaceRow;
 use crate::error::{Error, FileFault};
+use crate::files::shown;
 use crate::host::Host;
 use crate::workspace::{WorkspaceError, Workspaces};
 
@@ -44,7 +45,8 @@ pub(crate) async fn make(host: &Arc<Host>, id: &WorkspaceId) -> Result<bool, Err
 pub(crate) async fn unmake(host: &Arc<Host>, id: &WorkspaceId, session: &SessionId) {
     let _gate = host.workspace_gate.lock().await;
     let which = id.clone();
-    let entries = workspace_call(host, id, move |workspaces| workspaces.list_dir(&which, "")).await;
+    let entries =
+        workspace_call(host, id, move |workspaces| workspaces.list_dir(&which, b"")).await;
     let is_empty = entries.is_ok_and(|entries| entries.is_empty());
     let only_ours = match host.db.workspaces().await {
         Ok(rows) => rows.iter().any(|row| row.id == *id && row.sessions == 1),
@@ -65,12 +67,12 @@ pub(crate) async fn unmake(host: &Arc<Host>, id: &WorkspaceId, session: &Session
 pub(crate) async fn list(host: &Arc<Host>) -> Result<Vec<Workspace>, Error> {
     let rows = host.db.workspaces().await?;
     let sized = on_disk(host, move |workspaces| {
-        Ok(rows.into_iter().map(|row| shown(workspaces, row)).collect())
+        Ok(rows.into_iter().map(|row| described(workspaces, row)).collect())
     });
     sized.await.map_err(|error| Error::internal("listing workspaces", error))
 }
 
-fn shown(workspaces: &Workspaces, row: WorkspaceRow) -> Workspace {
+fn described(workspaces: &Workspaces, row: WorkspaceRow) -> Workspace {
     Workspace {
         // One that is being removed meanwhile has no size any more.
         size_bytes: workspaces.size_bytes(&row.id).unwrap_or(0),
@@ -103,11 +105,11 @@ pub(crate) async fn delete(host: &Arc<Host>, id: &WorkspaceId) -> Result<(), Err
 pub(crate) async fn list_dir(
     host: &Arc<Host>,
     id: &WorkspaceId,
-    path: &str,
+    path: &[u8],
 ) -> Result<Vec<DirEntry>, Error> {
     must_exist(host, id).await?;
     let (which, path_in) = (id.clone(), path.to_owned());
-    workspace_call(host, path, move |workspaces| workspaces.list_dir(&which, &path_in)).await
+    workspace_call(host, shown(path), move |workspaces| workspaces.list_dir(&which, &path_in)).await
 }
 
 /// [`Error::WorkspaceNotFound`] where there is none.

@@ -690,7 +690,6 @@ mod test {
             r#"{"path":"a","text":"x","content_base64":""}"#,
             r#"{"path":"a","text":"x","text":"y"}"#,
             r#"{"path":"a","text":7}"#,
-            r#"{"text":"x"}"#,
             r#"["text","x"]"#,
             r#"{"path":"a","text":"x""#,
             r#"{"path":"a","text":"x"}}"#,
@@ -745,7 +744,7 @@ mod test {
         fn any_cut_gives_the_same(bytes in prop::collection::vec(any::<u8>(), 0..60_000), step in 1usize..5000) {
             let body = format!(r#"{{"path":"a","content_base64":"{}"}}"#, STANDARD.encode(&bytes));
             let (request, content) = read(body.as_bytes(), step).unwrap();
-            prop_assert_eq!(request.path, "a");
+            prop_assert_eq!(request.path.as_deref(), Some("a"));
             prop_assert_eq!(content, bytes);
         }
 

@@ -134,6 +134,8 @@ pub(crate) enum AttachText {
 pub(crate) struct UploadForm {
     /// Target directory; the workspace where absent.
     path: Option<String>,
+    /// The same in base64, for one that is not UTF-8.
+    path_base64: Option<String>,
     #[schema(content_media_type = "application/octet-stream")]
     file: Option<String>,
     files: Option<Vec<String>>,

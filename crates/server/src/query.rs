@@ -5,6 +5,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use sandkasten_engine::FileUser;
+use sandkasten_types::Base64;
 
 use crate::error::ApiError;
 
@@ -49,6 +50,28 @@ impl Query {
             Some(name) => Err(ApiError::not_available(name)),
             None => Ok(()),
         }
+    }
+
+    /// The file that a call is about: `path`, or `path_base64` for one that is not UTF-8.
+    ///
+    /// # Errors
+    /// 400 where there is none, or both, or no base64.
+    pub(crate) fn path(&self) -> Result<Vec<u8>, ApiError> {
+        match self.optional_path()? {
+            Some(path) => Ok(path),
+            None => self.require("path").map(|path| path.as_bytes().to_vec()),
+        }
+    }
+
+    /// The same, where it may be absent.
+    ///
+    /// # Errors
+    /// 400 for both at once, or no base64.
+    pub(crate) fn optional_path(&self) -> Result<Option<Vec<u8>>, ApiError> {
+        let base64 = self.get("path_base64")?.map(Base64::decode).transpose();
+        let base64 =
+            base64.map_err(|error| ApiError::invalid_path(format!("`path_base64` is {error}")))?;
+        one_path(self.get("path")?.map(str::to_owned), base64)
     }
 
     /// In whose name a file call acts.
@@ -105,6 +128,23 @@ impl Query {
     }
 }
 
+/// The path of a request that has it as text, in base64, or not at all.
+///
+/// # Errors
+/// 400 for both at once.
+pub(crate) fn one_path(
+    text: Option<String>,
+    base64: Option<Base64>,
+) -> Result<Option<Vec<u8>>, ApiError> {
+    match (text, base64) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::invalid("give one of `path` and `path_base64`, not both"))
+        }
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, base64) => Ok(base64.map(|base64| base64.0)),
+    }
+}
+
 /// Where a client wants an event stream to go on: behind the event that it had last. The header is
 /// newer than the query: clients that reconnect repeat their address and add the header.
 ///
@@ -142,6 +182,18 @@ mod test {
         assert!(q.require("absent").is_err());
         assert!(q.refuse(&["x"]).is_err());
         assert!(q.refuse(&["status"]).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_path_is_text_or_base64() {
+        assert_eq!(query("path=a%20b").await.path().unwrap(), b"a b");
+        assert_eq!(query("path_base64=YX%2Fi%2Fw%3D%3D").await.path().unwrap(), b"a\x7f\xe2\xff");
+        assert_eq!(query("x=1").await.optional_path().unwrap(), None);
+        for bad in
+            ["", "path=a&path_base64=YQ==", "path_base64=!", "path_base64=YQ", "path=a&path=a"]
+        {
+            assert!(query(bad).await.path().is_err(), "{bad}");
+        }
     }
 
     #[tokio::test]

@@ -3,10 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::Base64;
+
 /// `POST …/fs/write`. One of `text` and `content_base64` is given; what counts is its presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WriteFile {
-    pub path: String,
+    /// This or `path_base64`.
+    pub path: Option<String>,
+    /// For a path that is not UTF-8.
+    pub path_base64: Option<Base64>,
     pub text: Option<String>,
     pub content_base64: Option<String>,
     /// Octal, as in `"0644"`; an existing file keeps its own where absent.
@@ -20,6 +25,9 @@ pub struct WriteFile {
 pub struct FileContent {
     /// As asked for.
     pub path: String,
+    /// Where it was asked for so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<Base64>,
     pub content_base64: String,
     /// The file is longer than what is here.
     pub truncated: bool,
@@ -33,6 +41,9 @@ pub struct Uploaded {
     pub ok: bool,
     /// In a session absolute, in a workspace relative to it.
     pub paths: Vec<String>,
+    /// The same, where one is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paths_base64: Option<Vec<Base64>>,
 }
 
 /// Kind of a directory entry.

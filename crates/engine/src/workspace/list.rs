@@ -15,12 +15,12 @@ use super::path;
 use super::place::{Access, Place, check_access, file_type};
 
 /// The entries of a directory, by name. What vanishes meanwhile is left out.
-pub(super) fn list(place: &Place, text: &str) -> Result<Vec<DirEntry>, WorkspaceError> {
-    let path = path::parse(if text.is_empty() { "." } else { text })?;
+pub(super) fn list(place: &Place, text: &[u8]) -> Result<Vec<DirEntry>, WorkspaceError> {
+    let path = path::parse(if text.is_empty() { b"." } else { text })?;
     let dir = place.open(&path.raw, OFlags::RDONLY | OFlags::DIRECTORY)?;
     check_access(&rustix::fs::fstat(&dir)?, Access::LIST)?;
     let all = Most { entries: usize::MAX, bytes: usize::MAX };
-    Ok(entries(&dir, &path.shown, all)?.0)
+    Ok(entries(&dir, &String::from_utf8_lossy(&path.shown), all)?.0)
 }
 
 /// How much of a directory is listed.

@@ -156,7 +156,7 @@ impl Workspaces {
     pub fn create_file(
         &self,
         id: &WorkspaceId,
-        path: &str,
+        path: &[u8],
         options: WriteOptions,
     ) -> Result<NewFile, WorkspaceError> {
         write::begin(self.place(id)?, path, options)
@@ -169,7 +169,7 @@ impl Workspaces {
     pub fn read_file(
         &self,
         id: &WorkspaceId,
-        path: &str,
+        path: &[u8],
         max_bytes: u64,
     ) -> Result<FileRead, WorkspaceError> {
         read::read(&self.place(id)?, path, max_bytes)
@@ -179,7 +179,7 @@ impl Workspaces {
     ///
     /// # Errors
     /// [`FileFault`] where it is none.
-    pub fn list_dir(&self, id: &WorkspaceId, path: &str) -> Result<Vec<DirEntry>, WorkspaceError> {
+    pub fn list_dir(&self, id: &WorkspaceId, path: &[u8]) -> Result<Vec<DirEntry>, WorkspaceError> {
         list::list(&self.place(id)?, path)
     }
 

@@ -1,5 +1,7 @@
 //! A workspace path as clients write it. Pure text; what the kernel finds is judged in `place`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use sandkasten_types::limits;
@@ -15,26 +17,27 @@ pub(super) struct WorkspacePath {
     /// For the kernel: a trailing slash and `..` are kept.
     pub(super) raw: PathBuf,
     /// For answers: names alone.
-    pub(super) shown: String,
+    pub(super) shown: Vec<u8>,
 }
 
 /// Parses a relative path, or an absolute one below `/workspace`.
-pub(super) fn parse(text: &str) -> Result<WorkspacePath, FileFault> {
+pub(super) fn parse(text: &[u8]) -> Result<WorkspacePath, FileFault> {
     check(text)?;
-    let relative = match text.starts_with('/') {
-        true => below_root(Path::new(text)).ok_or(FileFault::NotAllowed)?,
-        false => text.into(),
+    let path = Path::new(OsStr::from_bytes(text));
+    let relative = match path.has_root() {
+        true => below_root(path).ok_or(FileFault::NotAllowed)?,
+        false => path.into(),
     };
-    let mut shown: Vec<&str> = Vec::new();
-    for name in relative.to_str().unwrap_or_default().split('/') {
+    let mut shown: Vec<&[u8]> = Vec::new();
+    for name in relative.as_os_str().as_bytes().split(|b| *b == b'/') {
         match name {
-            "" | "." => {}
+            b"" | b"." => {}
             // A `..` that leads out is told by the text alone, whether or not its parent exists.
-            ".." => drop(shown.pop().ok_or(FileFault::NotAllowed)?),
+            b".." => drop(shown.pop().ok_or(FileFault::NotAllowed)?),
             name => shown.push(name),
         }
     }
-    let shown = shown.join("/");
+    let shown = shown.join(&b'/');
     let raw = if relative.as_os_str().is_empty() { ".".into() } else { relative };
     Ok(WorkspacePath { raw, shown })
 }
@@ -55,18 +58,18 @@ pub(super) fn below_root(path: &Path) -> Option<PathBuf> {
     Some(below)
 }
 
-fn check(text: &str) -> Result<(), FileFault> {
+fn check(text: &[u8]) -> Result<(), FileFault> {
     let fault = |why: &str| Err(FileFault::InvalidPath(why.into()));
     if text.is_empty() {
         return fault("empty");
     }
-    if text.contains('\0') {
+    if text.contains(&0) {
         return fault("a NUL in it");
     }
     if text.len() > limits::PATH_BYTES_MAX {
         return fault("longer than 4096 bytes");
     }
-    if text.split('/').any(|name| name.len() > limits::NAME_BYTES_MAX) {
+    if text.split(|b| *b == b'/').any(|name| name.len() > limits::NAME_BYTES_MAX) {
         return fault("a name longer than 255 bytes");
     }
     Ok(())
@@ -90,9 +93,9 @@ mod test {
             ("workspace/a", "workspace/a", "workspace/a"),
             (".", ".", ""),
         ] {
-            let path = parse(text).unwrap();
+            let path = parse(text.as_bytes()).unwrap();
             assert_eq!(path.raw.to_str().unwrap(), raw, "{text}");
-            assert_eq!(path.shown, shown, "{text}");
+            assert_eq!(path.shown, shown.as_bytes(), "{text}");
         }
     }
 
@@ -112,14 +115,14 @@ mod test {
             "/../workspace/a",
             "//etc",
         ] {
-            assert_eq!(parse(text), Err(FileFault::NotAllowed), "{text}");
+            assert_eq!(parse(text.as_bytes()), Err(FileFault::NotAllowed), "{text}");
         }
     }
 
     #[test]
     fn what_is_no_path() {
         for text in ["", "a\0b", &"a".repeat(256), &"a/".repeat(2049)] {
-            assert!(matches!(parse(text), Err(FileFault::InvalidPath(_))), "{text:?}");
+            assert!(matches!(parse(text.as_bytes()), Err(FileFault::InvalidPath(_))), "{text:?}");
         }
     }
 }

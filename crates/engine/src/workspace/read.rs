@@ -13,7 +13,7 @@ use super::place::{Access, Place, check_access, file_type};
 use crate::{FileFault, FileRead};
 
 /// The first `max_bytes` of a regular file.
-pub(super) fn read(place: &Place, text: &str, max_bytes: u64) -> Result<FileRead, WorkspaceError> {
+pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRead, WorkspaceError> {
     let path = path::parse(text)?;
     let found = place.open(&path.raw, OFlags::PATH)?;
     let stat = rustix::fs::fstat(&found)?;

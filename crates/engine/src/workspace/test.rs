@@ -52,19 +52,19 @@ impl Lab {
     }
 
     fn write_with(&self, path: &str, bytes: &str, how: WriteOptions) -> Result<String, FileFault> {
-        let mut file = self.store.create_file(&self.id, path, how).map_err(fault)?;
+        let mut file = self.store.create_file(&self.id, path.as_bytes(), how).map_err(fault)?;
         file.write(bytes.as_bytes()).map_err(fault)?;
-        let shown = file.path().to_owned();
+        let shown = String::from_utf8(file.path().to_vec()).unwrap();
         file.commit().map_err(fault).map(|()| shown)
     }
 
     fn read(&self, path: &str) -> Result<String, FileFault> {
-        let read = self.store.read_file(&self.id, path, 1 << 20).map_err(fault)?;
+        let read = self.store.read_file(&self.id, path.as_bytes(), 1 << 20).map_err(fault)?;
         Ok(String::from_utf8(read.bytes).unwrap())
     }
 
     fn list(&self, path: &str) -> Result<Vec<files::DirEntry>, FileFault> {
-        self.store.list_dir(&self.id, path).map_err(fault)
+        self.store.list_dir(&self.id, path.as_bytes()).map_err(fault)
     }
 
     fn names(&self) -> Vec<String> {
@@ -129,9 +129,9 @@ fn bytes_come_back_as_they_were() {
     assert_eq!(lab.read("d/b.bin").unwrap(), text);
     lab.write("empty", "").unwrap();
     assert_eq!(lab.read("empty").unwrap(), "");
-    let read = lab.store.read_file(&lab.id, "d/b.bin", 10).unwrap();
+    let read = lab.store.read_file(&lab.id, b"d/b.bin", 10).unwrap();
     assert_eq!((read.bytes.len(), read.size, read.truncated), (10, text.len() as u64, true));
-    let whole = lab.store.read_file(&lab.id, "d/b.bin", text.len() as u64).unwrap();
+    let whole = lab.store.read_file(&lab.id, b"d/b.bin", text.len() as u64).unwrap();
     assert!(!whole.truncated);
 }
 
@@ -141,7 +141,7 @@ fn a_hole_of_a_tebibyte_costs_what_is_read() {
     let file = std::fs::File::create(lab.at("hole")).unwrap();
     file.set_len(1 << 40).unwrap();
     std::os::unix::fs::chown(lab.at("hole"), Some(1000), Some(1000)).unwrap();
-    let read = lab.store.read_file(&lab.id, "hole", 1 << 16).unwrap();
+    let read = lab.store.read_file(&lab.id, b"hole", 1 << 16).unwrap();
     assert_eq!((read.bytes.len(), read.size, read.truncated), (1 << 16, 1 << 40, true));
 }
 
@@ -279,7 +279,7 @@ fn what_the_user_may_not_the_daemon_does_not() {
 #[test]
 fn a_dropped_file_leaves_nothing() {
     let lab = Lab::new();
-    let mut file = lab.store.create_file(&lab.id, "x", REPLACE).unwrap();
+    let mut file = lab.store.create_file(&lab.id, b"x", REPLACE).unwrap();
     file.write(b"half").unwrap();
     assert!(lab.names().is_empty());
     drop(file);

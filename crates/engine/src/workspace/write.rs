@@ -22,7 +22,7 @@ use crate::{Durability, FileFault};
 pub struct NewFile {
     file: OwnedFd,
     spot: Spot,
-    shown: String,
+    shown: Vec<u8>,
     mode: u32,
     durability: Durability,
 }
@@ -30,7 +30,7 @@ pub struct NewFile {
 /// Finds the place, checks that the session user may write there, and opens a file without a name.
 pub(super) fn begin(
     place: Place,
-    text: &str,
+    text: &[u8],
     options: WriteOptions,
 ) -> Result<NewFile, WorkspaceError> {
     let path = path::parse(text)?;
@@ -69,7 +69,7 @@ fn check_old(spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
 impl NewFile {
     /// The path relative to the workspace.
     #[must_use]
-    pub fn path(&self) -> &str {
+    pub fn path(&self) -> &[u8] {
         &self.shown
     }
 

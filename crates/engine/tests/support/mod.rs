@@ -298,13 +298,13 @@ impl Lab {
         };
         let mut file = self.engine.create_file(place, request).await?;
         file.write(data.to_vec().into()).await?;
-        let path = file.path().to_owned();
+        let path = String::from_utf8(file.path().to_vec()).unwrap();
         file.commit().await?;
         Ok(path)
     }
 
     pub(crate) async fn read(&self, place: Place, path: &str) -> Result<Vec<u8>, Error> {
-        let file = self.engine.read_file(place, path, FileUser::Session, None).await?;
+        let file = self.engine.read_file(place, path.as_bytes(), FileUser::Session, None).await?;
         Ok(file.bytes)
     }
 

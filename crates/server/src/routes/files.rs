@@ -9,13 +9,13 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use sandkasten_engine::{CreateFile, FileUser, FileWriter, Parents, Place};
-use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::files::{FileContent, Listing, Uploaded, WriteFile};
 use sandkasten_types::limits::{
     PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX, UPLOAD_OVERHEAD_BYTES_MAX,
 };
 use sandkasten_types::session::Ok as Done;
+use sandkasten_types::{Base64, ErrorCode};
 
 use crate::app::held::Held;
 use crate::app::{Answer, App, SessionPath, ok};
@@ -27,7 +27,7 @@ use crate::error::ApiError;
 use crate::json::refuse_coding;
 use crate::multipart::{Multipart, check_file_name};
 use crate::openapi::UploadForm;
-use crate::query::Query;
+use crate::query::{Query, one_path};
 
 /// Bytes encoded at once; a multiple of three, so that only the last piece is padded.
 const ENCODE_BYTES: usize = 48 * 1024;
@@ -55,7 +55,8 @@ pub(crate) async fn write(
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/read", tag = "files", operation_id = "read_file",
     params(
         ("id" = String, Path),
-        ("path" = String, Query),
+        ("path" = Option<String>, Query, description = "this or `path_base64`"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
         ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
     ),
@@ -75,7 +76,8 @@ pub(crate) async fn read(
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/list", tag = "files", operation_id = "list_directory",
     params(
         ("id" = String, Path),
-        ("path" = String, Query),
+        ("path" = Option<String>, Query, description = "this or `path_base64`"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("depth" = Option<u64>, Query, minimum = 1, maximum = 1),
         ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
     ),
@@ -88,7 +90,6 @@ pub(crate) async fn list(
     SessionPath(id): SessionPath,
     query: Query,
 ) -> Result<Answer<Listing>, ApiError> {
-    query.refuse(&["path_base64"])?;
     match query.get("depth")?.map(str::parse::<u32>) {
         None | Some(Ok(1)) => {}
         Some(Ok(2..)) => {
@@ -98,8 +99,8 @@ pub(crate) async fn list(
             return Err(ApiError::invalid("`depth` must be a whole number from 1"));
         }
     }
-    let (path, user) = (query.require("path")?, query.file_user()?);
-    Ok(ok(app.engine.list_dir(&id, path, user).await?))
+    let (path, user) = (query.path()?, query.file_user()?);
+    Ok(ok(app.engine.list_dir(&id, &path, user).await?))
 }
 
 /// Writes the files of a form into a directory.
@@ -142,7 +143,9 @@ fn create_file(request: WriteFile, user: FileUser) -> Result<CreateFile, ApiErro
         None | Some(true) => Parents::Make,
         Some(false) => Parents::MustExist,
     };
-    Ok(CreateFile { path: request.path, user, mode, parents })
+    let path = one_path(request.path, request.path_base64)?
+        .ok_or_else(|| ApiError::invalid("missing field `path` (or `path_base64`)"))?;
+    Ok(CreateFile { path, user, mode, parents })
 }
 
 fn octal(text: &str) -> Result<u32, ApiError> {
@@ -158,15 +161,19 @@ pub(super) async fn read_file(
     place: Place,
     query: &Query,
 ) -> Result<Response, ApiError> {
-    query.refuse(&["path_base64"])?;
-    let path = query.require("path")?;
+    let path = query.path()?;
     let max_bytes = query.bytes("max_bytes", READ_BYTES_MAX)?;
     let user = query.file_user()?;
     let mut share = app.budget.take(max_bytes.unwrap_or(app.config.max_read_bytes)).await?;
-    let file = app.engine.read_file(place, path, user, max_bytes).await?;
+    let file = app.engine.read_file(place, &path, user, max_bytes).await?;
     share.shrink_to(file.bytes.len() as u64);
-    let path = serde_json::to_string(path).map_err(|e| ApiError::internal(e.to_string()))?;
-    let head = format!("{{\"path\":{path},\"content_base64\":\"");
+    let text = String::from_utf8_lossy(&path).into_owned();
+    let text = serde_json::to_string(&text).map_err(|e| ApiError::internal(e.to_string()))?;
+    let base64 = match query.get("path_base64")? {
+        Some(_) => format!("\"path_base64\":\"{}\",", Base64(path)),
+        None => String::new(),
+    };
+    let head = format!("{{\"path\":{text},{base64}\"content_base64\":\"");
     let tail = format!("\",\"truncated\":{},\"size\":{}}}", file.truncated, file.size);
     let length = head.len() + file.bytes.len().div_ceil(3) * 4 + tail.len();
     // The base64 text is made as it leaves; only the bytes are held.
@@ -189,11 +196,18 @@ pub(super) struct Upload<'a> {
     place: Place,
     user: FileUser,
     /// The target directory, once its part has come.
-    target: Option<String>,
+    target: Option<Vec<u8>>,
     /// Files that came before the target is known.
     early: Vec<EarlyFile>,
     writers: Vec<FileWriter>,
     bytes: u64,
+}
+
+/// How a field has a path.
+#[derive(Debug, Clone, Copy)]
+enum Spelling {
+    Text,
+    Base64,
 }
 
 struct EarlyFile {
@@ -222,7 +236,8 @@ impl<'a> Upload<'a> {
         let mut form = Multipart::new(headers, reader)?;
         while let Some(head) = form.next_part().await? {
             match head.name.as_str() {
-                "path" => self.target(&mut form).await?,
+                "path" => self.target(&mut form, Spelling::Text).await?,
+                "path_base64" => self.target(&mut form, Spelling::Base64).await?,
                 "file" | "files" => {
                     let name = head.file_name.unwrap_or_default();
                     self.file(&mut form, name).await?;
@@ -233,19 +248,27 @@ impl<'a> Upload<'a> {
         self.finish().await
     }
 
-    async fn target(&mut self, form: &mut Multipart) -> Result<(), ApiError> {
+    async fn target(&mut self, form: &mut Multipart, spelling: Spelling) -> Result<(), ApiError> {
         let mut text = Vec::new();
         while let Some(bytes) = form.data().await? {
             text.extend_from_slice(&bytes);
-            if text.len() > PATH_BYTES_MAX {
+            // base64 is longer than what it stands for; the engine looks at that.
+            if text.len() > 2 * PATH_BYTES_MAX {
                 let message = format!("`path` is too long; the limit is {PATH_BYTES_MAX} bytes");
                 return Err(ApiError::invalid_path(message));
             }
         }
         let text = String::from_utf8(text)
             .map_err(|_cause| ApiError::invalid_path("`path` is not UTF-8"))?;
-        if self.target.replace(text).is_some() {
-            return Err(ApiError::invalid("duplicate field `path`"));
+        let path = match spelling {
+            Spelling::Text => text.into_bytes(),
+            Spelling::Base64 => {
+                let path = Base64::decode(&text);
+                path.map_err(|error| ApiError::invalid_path(format!("`path_base64` is {error}")))?.0
+            }
+        };
+        if self.target.replace(path).is_some() {
+            return Err(ApiError::invalid("more than one field `path` or `path_base64`"));
         }
         self.place_early().await
     }
@@ -303,8 +326,8 @@ impl<'a> Upload<'a> {
 
     async fn create(&self, name: &str) -> Result<FileWriter, ApiError> {
         let path = match self.target.as_deref().unwrap_or_default() {
-            "" => name.to_owned(),
-            directory => format!("{}/{name}", directory.trim_end_matches('/')),
+            b"" => name.as_bytes().to_vec(),
+            directory => [directory, b"/", name.as_bytes()].concat(),
         };
         let request = CreateFile { path, user: self.user, mode: None, parents: Parents::Make };
         Ok(self.app.engine.create_file(self.place.clone(), request).await?)
@@ -315,12 +338,14 @@ impl<'a> Upload<'a> {
         if self.writers.is_empty() {
             return Err(ApiError::invalid("the upload has no part named `file` or `files`"));
         }
-        let mut paths = Vec::new();
+        let mut made = Vec::new();
         for writer in self.writers {
-            paths.push(writer.path().to_owned());
+            made.push(Base64(writer.path().to_owned()));
             writer.commit().await?;
         }
-        Ok(ok(Uploaded { ok: true, paths }))
+        let is_text = made.iter().all(|path| std::str::from_utf8(&path.0).is_ok());
+        let paths = made.iter().map(|path| String::from_utf8_lossy(&path.0).into_owned()).collect();
+        Ok(ok(Uploaded { ok: true, paths, paths_base64: (!is_text).then_some(made) }))
     }
 }
 
@@ -331,6 +356,20 @@ fn too_large(limit: u64) -> ApiError {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_write_has_one_path() {
+        let create = |path: Option<&str>, base64: Option<&[u8]>| {
+            let path = path.map(str::to_owned);
+            let path_base64 = base64.map(|bytes| Base64(bytes.to_vec()));
+            let request = WriteFile { path, path_base64, ..WriteFile::default() };
+            create_file(request, FileUser::Session).map(|request| request.path)
+        };
+        assert_eq!(create(Some("a"), None).unwrap(), b"a");
+        assert_eq!(create(None, Some(b"\xff")).unwrap(), b"\xff");
+        assert!(create(None, None).is_err());
+        assert!(create(Some("a"), Some(b"a")).is_err());
+    }
 
     #[test]
     fn modes_are_octal_strings() {

@@ -46,6 +46,7 @@ pub(crate) async fn delete(
     params(
         ("id" = String, Path),
         ("path" = Option<String>, Query, description = "the workspace itself where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
     ),
     responses(
         (status = 200, description = "Done", body = Entries),
@@ -56,9 +57,9 @@ pub(crate) async fn entries(
     WorkspacePath(id): WorkspacePath,
     query: Query,
 ) -> Result<Answer<Entries>, ApiError> {
-    query.refuse(&["path_base64"])?;
-    let path = query.get("path")?.filter(|path| !path.is_empty()).unwrap_or(".");
-    Ok(ok(Entries { entries: app.engine.list_workspace_dir(&id, path).await? }))
+    let path = query.optional_path()?.filter(|path| !path.is_empty());
+    let path = path.unwrap_or_else(|| b".".to_vec());
+    Ok(ok(Entries { entries: app.engine.list_workspace_dir(&id, &path).await? }))
 }
 
 /// Writes a file, whole or not at all. The workspace is made on its first write.
@@ -83,7 +84,8 @@ pub(crate) async fn write(
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs/read", tag = "workspaces", operation_id = "read_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = String, Query),
+        ("path" = Option<String>, Query, description = "this or `path_base64`"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
     ),
     responses(
