@@ -189,6 +189,7 @@ fn to_init() -> Vec<ToInit> {
         mode: Some(0o644),
         parents: Parents::Make,
     };
+    let list = work::Job::List { path: path.clone(), depth: 2, limit: 100 };
     vec![
         ToInit::Attach { version: VERSION, nonce: [7; 16] },
         ToInit::Begin { run, task: command },
@@ -206,5 +207,6 @@ fn to_init() -> Vec<ToInit> {
         ToInit::File { tag: 1, op: FileOp::Read { path, user: FileUser::Root } },
         ToInit::File { tag: 2, op: create },
         ToInit::File { tag: 3, op: FileOp::Commit { token: 1 } },
+        ToInit::File { tag: 4, op: FileOp::Work { job: list, user: FileUser::Session } },
     ]
 }

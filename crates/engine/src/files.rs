@@ -12,11 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{FileType, PROC_SUPER_MAGIC, fstat, fstatfs};
 use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
-use sandkasten_types::files::Listing;
-use sandkasten_types::limits::{
-    LIST_BYTES_MAX, LIST_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX, UID_BASE,
-    UID_RANGE,
-};
+use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,7 +21,6 @@ use crate::config::Durability;
 use crate::error::FileFault;
 use crate::host::Host;
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::list::{Most, entries};
 use crate::workspace::{NewFile, WorkspaceError, WriteOptions};
 use crate::workspaces::{self, file_error, workspace_call};
 
@@ -272,55 +267,7 @@ pub(crate) fn read_cap(asked: Option<u64>, configured: u64) -> Result<u64, Error
     }
 }
 
-/// Lists a directory of a session.
-pub(crate) async fn list_in_session(
-    session: &Handle,
-    path: &[u8],
-    user: FileUser,
-) -> Result<Listing, Error> {
-    check_path(path)?;
-    let op = FileOp::List { path: path.to_vec(), user };
-    let opened = ask(&session.commands, op).await;
-    let (_, descriptor) = opened.map_err(|error| session_gone(session, error))?;
-    let dir = descriptor.ok_or_else(|| Error::Internal("a directory without descriptor".into()))?;
-    let path = shown(path);
-    let listed = tokio::task::spawn_blocking(move || list(&dir, path)).await;
-    listed.map_err(|error| Error::internal("listing a directory", error))?
-}
-
-/// The entries of a directory that init has opened. It may be hostile: nothing below it is opened.
-fn list(dir: &OwnedFd, path: String) -> Result<Listing, Error> {
-    let failed = |error| Error::internal("a directory of a session", error);
-    let kind = FileType::from_raw_mode(fstat(dir).map_err(failed)?.st_mode);
-    if kind != FileType::Directory {
-        return fault(&path, FileFault::NotADirectory);
-    }
-    // See `check_regular`.
-    if fstatfs(dir).map_err(failed)?.f_type == PROC_SUPER_MAGIC {
-        return fault(&path, FileFault::PermissionDenied);
-    }
-    let above = if path.starts_with('/') { path.clone() } else { format!("/workspace/{path}") };
-    let names = above.split('/').filter(|name| !name.is_empty() && *name != ".");
-    let above: String = names.flat_map(|name| ["/", name]).collect();
-    let most = Most { entries: LIST_ENTRIES_MAX, bytes: LIST_BYTES_MAX };
-    let listed = entries(dir, &above, most);
-    let (mut entries, truncated) = listed.map_err(failed)?;
-    for entry in &mut entries {
-        (entry.uid, entry.gid) = (box_id(entry.uid), box_id(entry.gid));
-        if above.is_empty() {
-            entry.path = format!("/{}", entry.name);
-        }
-    }
-    Ok(Listing { path, entries, truncated })
-}
-
-/// An id of the host as the box has it.
-fn box_id(id: u32) -> u32 {
-    const NOBODY: u32 = 65_534;
-    id.checked_sub(UID_BASE).map_or(NOBODY, |id| id % UID_RANGE)
-}
-
-async fn ask(commands: &mpsc::UnboundedSender<Command>, op: FileOp) -> FileReply {
+pub(crate) async fn ask(commands: &mpsc::UnboundedSender<Command>, op: FileOp) -> FileReply {
     let (reply, answered) = oneshot::channel();
     if commands.send(Command::File { op, reply }).is_err() {
         return Err(Error::Draining);
@@ -329,12 +276,12 @@ async fn ask(commands: &mpsc::UnboundedSender<Command>, op: FileOp) -> FileReply
 }
 
 /// A session whose task has gone has ended, unless the daemon stops.
-fn session_gone(session: &Handle, error: Error) -> Error {
+pub(crate) fn session_gone(session: &Handle, error: Error) -> Error {
     if matches!(error, Error::Draining) { session.ended().unwrap_or(error) } else { error }
 }
 
 /// What no path in a session can be, said before init is asked. The kernel has the last word.
-fn check_path(path: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_path(path: &[u8]) -> Result<(), Error> {
     let invalid = |why: String| {
         let path = shown(path).chars().take(80).collect();
         Err(Error::File { path, fault: FileFault::InvalidPath(why) })

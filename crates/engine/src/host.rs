@@ -39,6 +39,8 @@ pub(crate) struct Host {
     pub(crate) counters: Counters,
     /// Making and removing workspaces: a session gets one that exists and stays.
     pub(crate) workspace_gate: tokio::sync::Mutex<()>,
+    /// Who may run a job on a workspace.
+    pub(crate) workspace_jobs: Arc<tokio::sync::Semaphore>,
     pub(crate) creates: Semaphore,
     pub(crate) trash_filled: Notify,
     /// Every task of the engine, so that a stop can wait for them.

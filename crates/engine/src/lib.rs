@@ -31,6 +31,7 @@ mod reader;
 mod recovery;
 mod session;
 mod uids;
+mod worker;
 pub mod workspace;
 mod workspaces;
 
@@ -50,9 +51,11 @@ pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, Proces
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
+pub use sandkasten_protocol::work;
+use sandkasten_protocol::work::Job;
 pub use sandkasten_protocol::{FileUser, Parents};
 use sandkasten_types::exec::ExecRequest;
-use sandkasten_types::files::{DirEntry, Listing};
+use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats, Status};
 use sandkasten_types::workspace::Workspace;
 use sandkasten_types::{SessionId, WorkspaceId};
@@ -61,6 +64,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+pub use worker::Worker;
 
 /// How long a delete waits for the end of a session before it answers that it is under way.
 const DELETE_WAIT: Duration = Duration::from_secs(8);
@@ -295,17 +299,16 @@ impl Engine {
         }
     }
 
-    /// Lists a directory of a session: its entries by name, links not followed.
+    /// Starts a job on a tree of files. In a workspace it acts as the session user, whoever is named.
     ///
     /// # Errors
-    /// [`Error::File`], [`Error::SessionNotFound`], [`Error::Ended`].
-    pub async fn list_dir(
-        &self,
-        id: &SessionId,
-        path: &[u8],
-        user: FileUser,
-    ) -> Result<Listing, Error> {
-        files::list_in_session(&*self.living(id).await?, path, user).await
+    /// Those of the place; those of the job come from the worker.
+    pub async fn work(&self, place: Place, job: Job, user: FileUser) -> Result<Worker, Error> {
+        files::check_path(job.path())?;
+        match place {
+            Place::Session(id) => worker::in_session(&*self.living(&id).await?, job, user).await,
+            Place::Workspace(id) => worker::in_workspace(&self.0.host, &id, job).await,
+        }
     }
 
     /// All workspaces, by id.
@@ -415,6 +418,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         live: host::Live::default(),
         counters: host::Counters::default(),
         workspace_gate: tokio::sync::Mutex::new(()),
+        workspace_jobs: Arc::new(Semaphore::new(worker::WORKSPACE_JOBS_MAX)),
         creates: Semaphore::new(CREATES_MAX),
         trash_filled: tokio::sync::Notify::new(),
         tasks: TaskTracker::new(),

@@ -146,7 +146,7 @@ pub(crate) fn file_error(path: String, error: WorkspaceError) -> Error {
     }
 }
 
-async fn on_disk<T: Send + 'static>(
+pub(crate) async fn on_disk<T: Send + 'static>(
     host: &Arc<Host>,
     call: impl FnOnce(&Workspaces) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Pid, Uid};
 use rustix::thread::CapabilitySet;
 use sandkasten_protocol::{FileDone, FileFault, FileOp, FileUser, Parents, id};
 
 use crate::lookup::{self, Place, fault};
 use crate::rights::Ids;
 use crate::runtime::random_name;
+use crate::worker::Workers;
 use crate::world::World;
 
 /// Writes that are open at once.
@@ -30,6 +31,7 @@ pub(crate) struct Files {
     user: Ids,
     pending: BTreeMap<u32, Pending>,
     next_token: u32,
+    workers: Workers,
 }
 
 /// A temporary file.
@@ -46,7 +48,7 @@ type Answer = Result<(FileDone, Option<OwnedFd>), FileFault>;
 
 impl Files {
     pub(crate) fn new(user: Ids) -> Self {
-        Self { user, pending: BTreeMap::new(), next_token: 1 }
+        Self { user, pending: BTreeMap::new(), next_token: 1, workers: Workers::default() }
     }
 
     /// Does one operation; a descriptor goes with the answer where it says so.
@@ -59,8 +61,10 @@ impl Files {
             FileOp::Read { path, user } => {
                 world.rights.act_as(self.ids(user), || open_for_reading(&path))
             }
-            FileOp::List { path, user } => {
-                world.rights.act_as(self.ids(user), || open_for_listing(&path))
+            FileOp::Work { job, user } => {
+                let user = self.ids(user);
+                let started = self.workers.start(world.rights, job, user);
+                started.map(|socket| (FileDone::Opened, Some(socket)))
             }
             FileOp::Create { path, user, mode, parents } => {
                 let user = self.ids(user);
@@ -77,9 +81,15 @@ impl Files {
 
     /// The engine has gone, and with it all that it was writing.
     pub(crate) fn abort_all(&mut self, world: &World) {
+        self.workers.end_forsaken(world.rights);
         for pending in std::mem::take(&mut self.pending).into_values() {
             pending.remove(world);
         }
+    }
+
+    /// init has reaped a process, perhaps a worker.
+    pub(crate) fn on_reaped(&mut self, pid: Pid) {
+        self.workers.on_reaped(pid);
     }
 
     fn ids(&self, user: FileUser) -> Ids {
@@ -206,16 +216,6 @@ fn open_for_reading(path: &[u8]) -> Answer {
     lookup::regular(&found)?;
     let file = lookup::reopen(&found, OFlags::RDONLY).map_err(fault)?;
     Ok((FileDone::Opened, Some(file)))
-}
-
-/// Whoever gets the directory looks at its entries with more rights than the user's: so the user must
-/// be allowed to look at all of them.
-fn open_for_listing(path: &[u8]) -> Answer {
-    let found = lookup::find(&lookup::absolute(path)?)?;
-    let dir = lookup::reopen(&found, OFlags::RDONLY | OFlags::DIRECTORY).map_err(fault)?;
-    let search = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(&dir, "./.", search, Mode::empty()).map_err(fault)?;
-    Ok((FileDone::Opened, Some(dir)))
 }
 
 /// Refuses what open(2) for writing would refuse. Gives the file that will be replaced.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+pub(crate) use sandkasten_files::fault;
 use sandkasten_protocol::{FileFault, Parents};
 
 /// Where relative paths start.
@@ -164,22 +165,6 @@ fn refuse_own(found: impl AsFd) -> Result<(), FileFault> {
         return Err(FileFault::PermissionDenied);
     }
     Ok(())
-}
-
-/// The name of an errno.
-pub(crate) fn fault(errno: Errno) -> FileFault {
-    match errno {
-        Errno::NOENT => FileFault::NotFound,
-        Errno::ISDIR => FileFault::IsADirectory,
-        Errno::NOTDIR => FileFault::NotADirectory,
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => FileFault::PermissionDenied,
-        Errno::EXIST => FileFault::AlreadyExists,
-        Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL => FileFault::InvalidPath,
-        Errno::NOSPC | Errno::DQUOT => FileFault::NoSpace,
-        Errno::NXIO => FileFault::NotAFile,
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => FileFault::Busy,
-        other => FileFault::Other(other.raw_os_error()),
-    }
 }
 
 #[cfg(test)]

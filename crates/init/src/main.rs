@@ -3,7 +3,7 @@
 //! ```text
 //!   engine <── control socket ──> link ──> session ──┬──> exec, kill, output, status, line
 //!                                                    ├──> shell ──> supervisor ──> spawn
-//!                                                    └──> files
+//!                                                    └──> files ──> worker
 //! ```
 //!
 //! init shares the box with hostile code. What protects it: ids that nobody else has, an undumpable
@@ -47,6 +47,7 @@ mod state;
 mod status;
 mod supervised;
 mod supervisor;
+mod worker;
 mod world;
 
 use std::process::ExitCode;

@@ -395,6 +395,7 @@ impl Session {
     }
 
     fn on_reaped(&mut self, pid: Pid, ended: Ended) {
+        self.files.on_reaped(pid);
         self.programs.on_reaped((&mut self.world, &mut self.runs), (pid, ended));
         if let Some(shell) = self.shell.as_mut() {
             let change = shell.on_reaped(&mut self.world, pid, ended);

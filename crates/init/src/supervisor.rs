@@ -425,7 +425,7 @@ impl From<Errno> for Failure {
 }
 
 /// Real, effective, saved and file system ids, groups and capabilities of `ids`.
-fn become_user(rights: Rights, ids: Ids) -> io::Result<()> {
+pub(crate) fn become_user(rights: Rights, ids: Ids) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
     rights.with(CapabilitySet::SETPCAP, || {

@@ -24,12 +24,13 @@
 
 mod frame;
 mod message;
+pub mod work;
 
 pub use frame::{Decoder, Fault, encode};
 pub use message::*;
 
 /// Version of everything in this crate. Both sides refuse another one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bytes of output, or of stdin, in one frame.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;

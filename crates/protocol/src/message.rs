@@ -403,8 +403,8 @@ pub enum FileOp {
     Commit { token: u32 },
     /// Removes the temporary file.
     Abort { token: u32 },
-    /// Opens a directory that its user may list and search. The descriptor comes with the answer.
-    List { path: Bytes, user: FileUser },
+    /// Starts a worker with the ids of its user. Its socket comes with the answer.
+    Work { job: crate::work::Job, user: FileUser },
 }
 
 /// Whether missing parent directories are made.
@@ -441,6 +441,12 @@ pub enum FileFault {
     /// Empty, with a NUL, too long, or a loop of links.
     InvalidPath,
     NoSpace,
+    /// It leaves the tree that it must stay in.
+    NotAllowed,
+    /// A directory into itself, or onto what it lies in.
+    IntoItself,
+    /// A tree is deeper, or a directory larger, than what is gone through.
+    TooLarge,
     /// init's own limit on open operations.
     Busy,
     /// The token names no temporary file.
@@ -450,17 +456,17 @@ pub enum FileFault {
 }
 
 /// Byte strings as such: serde's own way is one call a byte. The bytes on the wire are the same.
-mod whole {
+pub(crate) mod whole {
     use std::fmt;
 
     use serde::de::{Deserializer, Error, Visitor};
     use serde::ser::Serializer;
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         struct Whole;
         impl Visitor<'_> for Whole {
             type Value = Vec<u8>;

@@ -74,6 +74,20 @@ impl Query {
         one_path(self.get("path")?.map(str::to_owned), base64)
     }
 
+    /// A whole number from `min` to `max`.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub(crate) fn whole(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.get(name)? else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(ApiError::invalid(format!(
+                "`{name}` must be a whole number from {min} to {max}"
+            ))),
+        }
+    }
+
     /// In whose name a file call acts.
     ///
     /// # Errors

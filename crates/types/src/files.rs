@@ -77,16 +77,19 @@ pub struct DirEntry {
     pub target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
+    /// Where the path is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
 }
 
-/// The answer of `GET /v1/sessions/{id}/fs/list`.
+/// The answer of `GET …/fs/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Listing {
     /// As asked for.
     pub path: String,
-    /// By name.
+    /// By name; those in a directory follow it.
     pub entries: Vec<DirEntry>,
-    /// The directory has more entries than are listed.
+    /// There are more entries than are listed.
     pub truncated: bool,
 }
 

@@ -108,3 +108,6 @@ pub const STDIN_BYTES_MAX: u64 = 256 * MIB as u64;
 /// Entries of one listing, and bytes of their names and targets.
 pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const LIST_BYTES_MAX: usize = 4 * MIB;
+
+/// Levels of directories in one listing.
+pub const LIST_DEPTH_MAX: u32 = 64;

@@ -163,7 +163,7 @@ refused! {
     list_of_nothing: "GET" "/v1/sessions/ID/fs/list?path=nope", () => 404 "FILE_NOT_FOUND" names "nope";
     list_without_a_path: "GET" "/v1/sessions/ID/fs/list", () => 400 "INVALID_REQUEST" names "path";
     list_of_an_odd_depth: "GET" "/v1/sessions/ID/fs/list?path=.&depth=0", () => 400 "INVALID_REQUEST" names "depth";
-    list_deeper: "GET" "/v1/sessions/ID/fs/list?path=.&depth=2", () => 400 "INVALID_REQUEST" names "depth";
+    list_too_deep: "GET" "/v1/sessions/ID/fs/list?path=.&depth=65", () => 400 "INVALID_REQUEST" names "depth";
     read_of_a_device: "GET" format!("/v1/sessions/ID/fs/read?path={}", escape("/dev/zero")), () => 400 "NOT_A_FILE" names "/dev/zero";
     write_to_a_directory: "POST" "/v1/sessions/ID/fs/write", json!({"path": "dir", "text": "x"}) => 400 "IS_A_DIRECTORY" names "dir";
     write_below_a_file: "POST" "/v1/sessions/ID/fs/write", json!({"path": "file/x", "text": "x"}) => 400 "NOT_A_DIRECTORY";

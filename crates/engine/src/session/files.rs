@@ -47,9 +47,10 @@ impl Files {
             return None;
         }
         let path = match &op {
-            FileOp::Read { path, .. } | FileOp::List { path, .. } | FileOp::Create { path, .. } => {
+            FileOp::Read { path, .. } | FileOp::Create { path, .. } => {
                 String::from_utf8_lossy(path).into_owned()
             }
+            FileOp::Work { job, .. } => String::from_utf8_lossy(job.path()).into_owned(),
             FileOp::Commit { .. } | FileOp::Abort { .. } => String::new(),
         };
         let tag = self.tag();
@@ -127,7 +128,8 @@ impl Files {
     }
 }
 
-fn error(fault: Fault, path: String) -> Error {
+/// A fault of init's, or of a worker's, as callers see it.
+pub(crate) fn error(fault: Fault, path: String) -> Error {
     let fault = match fault {
         Fault::NotFound => FileFault::NotFound,
         Fault::IsADirectory => FileFault::IsADirectory,
@@ -139,6 +141,13 @@ fn error(fault: Fault, path: String) -> Error {
             FileFault::InvalidPath("empty, too long, with a NUL, or a loop of links".into())
         }
         Fault::NoSpace => FileFault::NoSpace,
+        Fault::NotAllowed => FileFault::NotAllowed,
+        Fault::IntoItself => {
+            FileFault::InvalidPath("a directory into itself, or onto what it lies in".into())
+        }
+        Fault::TooLarge => FileFault::InvalidPath(
+            "deeper, or with more names in a directory, than is gone through".into(),
+        ),
         Fault::Busy => return Error::Overloaded("too many open files in the session".into()),
         Fault::UnknownToken => return Error::Internal("init knows no such temporary file".into()),
         Fault::Other(errno) => {

@@ -15,7 +15,7 @@ mod asked;
 mod create;
 mod environment;
 mod feed;
-mod files;
+pub(crate) mod files;
 mod job;
 mod lease;
 mod link;

@@ -88,6 +88,7 @@ fn entry(dir: &OwnedFd, name: &CStr, above: &str) -> Result<Option<DirEntry>, Er
         mtime: mtime(&stat),
         target: target.map(|target| target.to_string_lossy().into_owned()),
         name_base64: (!is_text).then(|| STANDARD.encode(bytes)),
+        path_base64: None,
     }))
 }
 

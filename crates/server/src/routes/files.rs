@@ -10,7 +10,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use sandkasten_engine::{CreateFile, FileUser, FileWriter, Parents, Place};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::files::{FileContent, Listing, Uploaded, WriteFile};
+use sandkasten_types::files::{FileContent, Uploaded, WriteFile};
 use sandkasten_types::limits::{
     PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX, UPLOAD_OVERHEAD_BYTES_MAX,
 };
@@ -70,37 +70,6 @@ pub(crate) async fn read(
     query: Query,
 ) -> Result<Response, ApiError> {
     read_file(&app, Place::Session(id), &query).await
-}
-
-/// Lists a directory. Links are shown, not followed.
-#[utoipa::path(get, path = "/v1/sessions/{id}/fs/list", tag = "files", operation_id = "list_directory",
-    params(
-        ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("depth" = Option<u64>, Query, minimum = 1, maximum = 1),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
-    ),
-    responses(
-        (status = 200, description = "Done", body = Listing),
-        (status = "default", description = "An error", body = ErrorBody),
-    ))]
-pub(crate) async fn list(
-    State(app): State<App>,
-    SessionPath(id): SessionPath,
-    query: Query,
-) -> Result<Answer<Listing>, ApiError> {
-    match query.get("depth")?.map(str::parse::<u32>) {
-        None | Some(Ok(1)) => {}
-        Some(Ok(2..)) => {
-            return Err(ApiError::invalid("`depth` above 1 is not available in this version"));
-        }
-        Some(Ok(0) | Err(_)) => {
-            return Err(ApiError::invalid("`depth` must be a whole number from 1"));
-        }
-    }
-    let (path, user) = (query.path()?, query.file_user()?);
-    Ok(ok(app.engine.list_dir(&id, &path, user).await?))
 }
 
 /// Writes the files of a form into a directory.

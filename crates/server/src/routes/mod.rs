@@ -6,6 +6,7 @@ mod exec;
 mod files;
 mod processes;
 mod sessions;
+mod tree;
 mod workspaces;
 
 use axum::Router;
@@ -50,14 +51,15 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(attach::attach))
         .routes(routes!(files::write))
         .routes(routes!(files::read))
-        .routes(routes!(files::list))
         .routes(routes!(files::upload))
+        .routes(routes!(tree::list))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::delete))
         .routes(routes!(workspaces::entries))
         .routes(routes!(workspaces::write))
         .routes(routes!(workspaces::read))
         .routes(routes!(workspaces::upload))
+        .routes(routes!(tree::workspace_list))
         .split_for_parts();
     loosen_optional_parts(&mut document);
     (with_fallbacks(router), document)

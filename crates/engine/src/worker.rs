@@ -1,0 +1,269 @@
+//! Workers as callers see them: a job on a tree of files, in a session or in a workspace.
+//!
+//! In a session init's worker does it, a process with a user's ids; whatever it says is hostile input.
+//! In a workspace a thread of our own does, with the session user's ids towards files. Both speak the
+//! same frames on a socket: dropping a [`Worker`] closes it, and with that the job ends.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use rustix::process::{Gid, Uid};
+use sandkasten_files::{Root, Socket};
+use sandkasten_protocol::work::{Item, Job, WORK_BYTES_MAX, WORK_DATA_BYTES_MAX};
+use sandkasten_protocol::{Decoder, FileDone, FileOp, FileUser, encode, id};
+use sandkasten_types::WorkspaceId;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::Error;
+use crate::descriptor::watched;
+use crate::files::{ask, session_gone};
+use crate::host::Host;
+use crate::session::Handle;
+use crate::session::files::error;
+use crate::workspaces;
+
+/// A worker says something within this, or takes something of what it is sent.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+const READ_BYTES: usize = 64 * 1024;
+
+/// Jobs on workspaces that run at once.
+pub(crate) const WORKSPACE_JOBS_MAX: usize = 64;
+
+/// A job that runs.
+#[derive(Debug)]
+#[must_use = "dropping it ends the job"]
+pub struct Worker {
+    socket: AsyncFd<OwnedFd>,
+    decoder: Decoder<Item>,
+    buffer: Vec<u8>,
+    /// As asked for, for messages.
+    path: String,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Done { truncated: bool },
+    Failed,
+}
+
+impl Worker {
+    fn new(socket: OwnedFd, job: &Job) -> Result<Self, Error> {
+        let failed = |error| Error::internal("the socket of a worker", error);
+        Ok(Self {
+            socket: watched(socket, Interest::READABLE | Interest::WRITABLE).map_err(failed)?,
+            decoder: Decoder::new(WORK_BYTES_MAX),
+            buffer: Vec::new(),
+            path: path_of(job),
+            state: State::Running,
+        })
+    }
+
+    /// The next item; `None` once the job is done. May be dropped and called again.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the job fails, [`Error::Conflict`] where somebody in the session has ended
+    /// or stopped the worker.
+    pub async fn next(&mut self) -> Result<Option<Item>, Error> {
+        match self.state {
+            State::Running => {}
+            State::Done { .. } => return Ok(None),
+            State::Failed => return Err(Error::Internal("a worker was asked on".into())),
+        }
+        let next = self.running().await;
+        if next.is_err() {
+            self.state = State::Failed;
+        }
+        next
+    }
+
+    /// Whether there was more than what was told. Known at the end.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.state == State::Done { truncated: true }
+    }
+
+    /// Sends data to the job; an empty piece is the end of it.
+    ///
+    /// # Errors
+    /// As of [`next`](Self::next).
+    pub async fn send(&mut self, data: &[u8]) -> Result<(), Error> {
+        if data.is_empty() {
+            return self.send_piece(data).await;
+        }
+        for piece in data.chunks(WORK_DATA_BYTES_MAX) {
+            self.send_piece(piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_piece(&mut self, piece: &[u8]) -> Result<(), Error> {
+        let frame = encode(&Item::Data(piece.to_vec()), WORK_BYTES_MAX);
+        let frame = frame.map_err(|fault| Error::internal("a frame to a worker", fault))?;
+        let mut rest = frame.as_slice();
+        while !rest.is_empty() {
+            let ready = timeout(SILENCE_MAX, self.socket.writable()).await;
+            let mut guard = match ready {
+                Ok(ready) => ready.map_err(|e| Error::internal("the socket of a worker", e))?,
+                Err(_elapsed) => return Err(self.silent()),
+            };
+            match send(&self.socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(_closed) => return Err(self.why_closed().await),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a worker that reads no more has said.
+    async fn why_closed(&mut self) -> Error {
+        loop {
+            match self.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return self.ended(),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    async fn running(&mut self) -> Result<Option<Item>, Error> {
+        loop {
+            let frame = self.decoder.next_frame();
+            let frame = frame.map_err(|fault| Error::internal("a frame of a worker", fault))?;
+            match frame {
+                Some(Item::Done { truncated }) => {
+                    self.state = State::Done { truncated };
+                    return Ok(None);
+                }
+                Some(Item::Failed { fault, path }) => {
+                    let path = match path.is_empty() {
+                        true => self.path.clone(),
+                        false => String::from_utf8_lossy(&path).into_owned(),
+                    };
+                    return Err(error(fault, path));
+                }
+                Some(Item::Alive) => tokio::task::consume_budget().await,
+                Some(item) => return Ok(Some(item)),
+                None => self.receive().await?,
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Result<(), Error> {
+        let failed = |error| Error::internal("the socket of a worker", error);
+        loop {
+            let Ok(ready) = timeout(SILENCE_MAX, self.socket.readable()).await else {
+                return Err(self.silent());
+            };
+            let mut guard = ready.map_err(failed)?;
+            self.buffer.resize(READ_BYTES, 0);
+            // Never waits, whatever the other side has made of the socket.
+            match recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(self.ended()),
+                Ok((bytes, _)) => {
+                    self.decoder.push(self.buffer.get(..bytes).unwrap_or_default());
+                    return Ok(());
+                }
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Err(self.ended()),
+                Err(errno) => return Err(failed(errno.into())),
+            }
+        }
+    }
+
+    fn silent(&self) -> Error {
+        let (path, seconds) = (&self.path, SILENCE_MAX.as_secs());
+        Error::Conflict(format!(
+            "{path}: the worker of this call says nothing for {seconds} s: it may be stopped; how far it \
+             came is not known"
+        ))
+    }
+
+    fn ended(&self) -> Error {
+        Error::Conflict(format!(
+            "{}: the worker of this call was ended by the session; how far it came is not known",
+            self.path
+        ))
+    }
+}
+
+/// Starts a job in a session.
+pub(crate) async fn in_session(
+    session: &Handle,
+    job: Job,
+    user: FileUser,
+) -> Result<Worker, Error> {
+    let asked = job.clone();
+    let reply = ask(&session.commands, FileOp::Work { job, user }).await;
+    match reply.map_err(|error| session_gone(session, error))? {
+        (FileDone::Opened, Some(socket)) => Worker::new(socket, &asked),
+        _ => Err(Error::Internal("init answered a job without a socket".into())),
+    }
+}
+
+/// Starts a job in a workspace. One that brings files makes the workspace where there is none.
+pub(crate) async fn in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    job: Job,
+) -> Result<Worker, Error> {
+    if matches!(job, Job::Unpack { .. }) {
+        workspaces::check_policy(host)?;
+        let _gate = host.workspace_gate.lock().await;
+        workspaces::make(host, id).await?;
+    } else {
+        workspaces::must_exist(host, id).await?;
+    }
+    let permit = Arc::clone(&host.workspace_jobs).try_acquire_owned().map_err(|_none_left| {
+        Error::Overloaded(format!("{WORKSPACE_JOBS_MAX} jobs on workspaces run already"))
+    })?;
+    let which = id.clone();
+    let top = workspaces::on_disk(host, move |workspaces| workspaces.open_dir(&which)).await;
+    let top = top.map_err(|error| Error::internal("opening a workspace", error))?;
+    let flags = SocketFlags::CLOEXEC;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (ours, theirs) = pair.map_err(|error| Error::internal("a socket pair", error))?;
+    let worker = Worker::new(ours, &job)?;
+    let run = move || run_as_user(Root::Beneath(top), job, theirs, permit);
+    let thread = std::thread::Builder::new().name("workspace job".into()).spawn(run);
+    match thread {
+        Ok(_goes_on) => Ok(worker),
+        Err(_no_thread) => Err(Error::Overloaded("no thread for a job on a workspace".into())),
+    }
+}
+
+/// The life of a thread that a job has for itself: its ids are never given back.
+fn run_as_user(root: Root, job: Job, socket: OwnedFd, _permit: OwnedSemaphorePermit) {
+    if let Err(error) = take_ids() {
+        tracing::error!(%error, "a job on a workspace can't have the ids of its user");
+        return;
+    }
+    sandkasten_files::run(&root, job, &mut Socket::new(socket));
+}
+
+/// Makes this thread, and no other, the session user towards files. Real and saved ids stay root's, so
+/// that no process of a user with this number on the host may signal or trace the daemon. With the
+/// effective id the kernel takes the capabilities.
+fn take_ids() -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT)?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT)
+}
+
+/// What messages call a job's files.
+fn path_of(job: &Job) -> String {
+    String::from_utf8_lossy(job.path()).into_owned()
+}

@@ -1,0 +1,75 @@
+//! What is done to trees of files: listed, searched, watched, copied, removed, packed.
+//!
+//! ```text
+//!   session:    init's worker, a process with the user's ids ─┐             ┌─> root: opens
+//!                                                             ├─> run(job) ─┼─> walk: goes down
+//!   workspace:  a thread of the daemon with such ids ─────────┘             └─> list, copy, …
+//!                                                                   │
+//!                                                   channel <───────┘ items as frames
+//! ```
+//!
+//! Everything here blocks, and everything that it looks at may be changed by hostile code meanwhile.
+//! Invariants: a path is resolved by the kernel with a limit on where it may lead ([`Root`]); below a
+//! directory names are opened relative to its descriptor, one level at a time, and no link is
+//! followed; nothing is opened that can block; nothing is opened on procfs, which shows each reader
+//! something else. Rights are the kernel's to judge: who runs a job has the user's ids.
+//!
+//! Must not know: sessions, HTTP, tokio.
+
+mod channel;
+mod fault;
+mod list;
+mod meta;
+mod root;
+mod walk;
+
+use sandkasten_protocol::FileFault;
+use sandkasten_protocol::work::{Item, Job};
+
+pub use channel::{Channel, Socket};
+pub use fault::{Failure, fault};
+pub use meta::{kind, meta};
+pub use root::Root;
+pub use walk::{Step, Walk};
+
+/// What a job gives that has worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// There is more than was told.
+    pub truncated: bool,
+}
+
+impl Done {
+    /// All of it.
+    pub const WHOLE: Self = Self { truncated: false };
+}
+
+/// Runs a job to its end, telling `channel` what it finds and, last, how it went. Where nobody listens
+/// any more it ends early.
+pub fn run(root: &Root, job: Job, channel: &mut dyn Channel) {
+    let last = match work(root, job, channel) {
+        Ok(done) => Item::Done { truncated: done.truncated },
+        Err(Failure { fault, path }) => Item::Failed { fault, path },
+    };
+    // Nobody may be there to hear it.
+    drop(channel.tell(last).and_then(|()| channel.flush()));
+}
+
+fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failure> {
+    match job {
+        Job::List { path, depth, limit } => list::list(root, &path, (depth, limit), channel),
+        Job::Glob { .. }
+        | Job::Grep { .. }
+        | Job::Watch { .. }
+        | Job::Copy { .. }
+        | Job::RemoveTree { .. }
+        | Job::ChmodTree { .. }
+        | Job::Pack { .. }
+        | Job::Unpack { .. } => {
+            Err(FileFault::Other(rustix::io::Errno::NOSYS.raw_os_error()).into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod test;
