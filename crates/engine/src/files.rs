@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{FileType, PROC_SUPER_MAGIC, fstat, fstatfs};
+use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
 use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
@@ -21,7 +22,7 @@ use crate::config::Durability;
 use crate::error::FileFault;
 use crate::host::Host;
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::{NewFile, WorkspaceError, WriteOptions};
+use crate::workspace::{NewFile, WorkspaceError, WriteOptions, sync_up};
 use crate::workspaces::{self, file_error, workspace_call};
 
 /// Where a file is.
@@ -143,17 +144,17 @@ fn no_space(error: std::io::Error) -> std::io::Error {
 
 impl SessionFile {
     async fn commit(mut self, path: String) -> Result<(), Error> {
-        if self.durability == Durability::Fsync {
-            let file = self.file.try_clone().map_err(|error| Error::internal("a file", error))?;
-            let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
-            let synced = synced.map_err(|error| Error::internal("writing a file", error))?;
-            let failed = |error| file_error(path.clone(), WorkspaceError::from(no_space(error)));
-            synced.map_err(failed)?;
-        }
+        let dir = match self.durability {
+            Durability::Rename => None,
+            Durability::Fsync => Some(self.sync(&path).await?),
+        };
         self.committed = true;
         let op = FileOp::Commit { token: self.token };
         match ask(&self.commands, op).await {
-            Ok((FileDone::Done, _)) => Ok(()),
+            Ok((FileDone::Done, _)) => match dir {
+                Some(dir) => sync_names(dir, path).await,
+                None => Ok(()),
+            },
             Ok(_) => Err(Error::Internal("init answered a commit with a file".into())),
             // init names no path for a commit.
             Err(Error::File { fault, .. }) => Err(Error::File { path, fault }),
@@ -162,6 +163,28 @@ impl SessionFile {
             Err(error) => Err(error),
         }
     }
+}
+
+impl SessionFile {
+    /// Puts what was written on disk, before it gets its name. Gives the directory that the name will be in.
+    async fn sync(&self, path: &str) -> Result<OwnedFd, Error> {
+        let (done, dir) = ask(&self.commands, FileOp::OpenDir { token: self.token }).await?;
+        let (FileDone::Opened, Some(dir)) = (done, dir) else {
+            return Err(Error::Internal("init answered without a directory".into()));
+        };
+        let file = self.file.try_clone().map_err(|error| Error::internal("a file", error))?;
+        let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
+        let synced = synced.map_err(|error| Error::internal("writing a file", error))?;
+        synced.map_err(|error| file_error(path.into(), WorkspaceError::from(no_space(error))))?;
+        Ok(dir)
+    }
+}
+
+/// Puts the names on disk that lead to a file of a session.
+async fn sync_names(dir: OwnedFd, path: String) -> Result<(), Error> {
+    let synced = tokio::task::spawn_blocking(move || sync_up(&Beneath::from_fd(dir), None)).await;
+    let synced = synced.map_err(|error| Error::internal("writing a file", error))?;
+    synced.map_err(|error| file_error(path, error))
 }
 
 impl Drop for SessionFile {

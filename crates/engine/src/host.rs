@@ -17,6 +17,7 @@ use crate::dirs::Dirs;
 use crate::error::Error;
 use crate::image::Store;
 use crate::session::Handle;
+use crate::sizes::Sizes;
 use crate::uids::Uids;
 use crate::workspace::Workspaces;
 
@@ -32,6 +33,7 @@ pub(crate) struct Host {
     pub(crate) cgroups: Cgroups,
     pub(crate) images: Store,
     pub(crate) workspaces: Arc<Workspaces>,
+    pub(crate) sizes: Sizes,
     pub(crate) uids: Uids,
     pub(crate) dirs: Dirs,
     pub(crate) db: Db,

@@ -30,6 +30,7 @@ mod process;
 mod reader;
 mod recovery;
 mod session;
+mod sizes;
 mod uids;
 mod worker;
 pub mod workspace;
@@ -57,7 +58,7 @@ pub use sandkasten_protocol::{FileUser, Parents};
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats, Status};
-use sandkasten_types::workspace::Workspace;
+use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId};
 use session::{Cause, Command, Handle, State};
 use tokio::sync::Semaphore;
@@ -128,7 +129,7 @@ impl Engine {
         let host = opened.map_err(|error| StartError::Recovery(error.to_string()))??;
         let host = Arc::new(host);
         let failed = |error: Error| StartError::Recovery(error.to_string());
-        recovery::adopt_workspaces(&host).await.map_err(failed)?;
+        workspaces::settle(&host).await.map_err(failed)?;
         recovery::reconcile(&host).await.map_err(failed)?;
         let stopping = CancellationToken::new();
         host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
@@ -319,6 +320,27 @@ impl Engine {
         workspaces::list(&self.0.host).await
     }
 
+    /// One workspace.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotFound`], [`Error::InvalidWorkspace`] where workspaces are off.
+    pub async fn workspace(&self, id: &WorkspaceId) -> Result<Workspace, Error> {
+        workspaces::get(&self.0.host, id).await
+    }
+
+    /// Makes a workspace, or changes the one there is. True: it is new.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`], [`Error::InvalidWorkspace`] where workspaces are off.
+    pub async fn put_workspace(
+        &self,
+        id: &WorkspaceId,
+        request: PutWorkspace,
+    ) -> Result<(Workspace, bool), Error> {
+        self.check_stopping()?;
+        workspaces::put(&self.0.host, id, request).await
+    }
+
     /// Removes a workspace and all its files.
     ///
     /// # Errors
@@ -412,6 +434,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         cgroups,
         images,
         workspaces: Arc::new(workspaces),
+        sizes: sizes::Sizes::default(),
         uids,
         dirs,
         db,

@@ -10,6 +10,8 @@
 //! | none, or ended | a cgroup, a folder, a claim of uids | removed |
 //! | none, or ended | a layer that no image has | moved to the trash |
 //!
+//! Workspaces have a table of their own: [`workspaces::settle`].
+//!
 //! Invariant: it may run at any time and any number of times. What has a task is left to it: a
 //! session is in [`Live`](crate::host::Live) from before its row until after its end.
 
@@ -35,6 +37,7 @@ use crate::image::Digest;
 use crate::session::{
     Actor, Cause, Command, DEATH_GRACE, Greeting, Handle, Link, Parts, View, release,
 };
+use crate::workspaces;
 
 /// How often rows and host are compared.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
@@ -65,6 +68,7 @@ pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
     }
     end_expired(host);
     release_claims(host).await;
+    workspaces::settle(host).await?;
     // Sessions that are being made have no row yet, or had none at the look above.
     layers.extend(host.live.all().iter().flat_map(|session| session.spec.layers.clone()));
     remove_layers(host, layers).await;
@@ -113,6 +117,9 @@ async fn recover(host: &Arc<Host>, id: SessionId) {
 async fn forget(host: &Arc<Host>, row: &Row) {
     tracing::warn!(session = %row.id, "half_made_session_removed");
     release(host, &row.id, None, None).await;
+    if let Some(workspace) = &row.spec.workspace {
+        workspaces::unmake(host, workspace, &row.id).await;
+    }
     if let Err(error) = host.db.forget_session(row.id.clone()).await {
         tracing::error!(session = %row.id, %error, "session_not_forgotten");
     }
@@ -283,19 +290,5 @@ async fn forget_old(host: &Arc<Host>) -> Result<(), Error> {
     let then = Timestamp::now().unix_ms().saturating_sub(hours.saturating_mul(3_600_000));
     host.db.prune(Timestamp::from_unix_ms(then)).await?;
     host.counters.set_ended(host.db.ended_counts().await?);
-    Ok(())
-}
-
-/// Workspaces whose directories are there and whose rows are not, as after a crash in the middle of
-/// a delete that nobody was told had worked: they are kept, since nothing can bring them back.
-pub(crate) async fn adopt_workspaces(host: &Arc<Host>) -> Result<(), Error> {
-    let workspaces = Arc::clone(&host.workspaces);
-    let listed = tokio::task::spawn_blocking(move || workspaces.list()).await;
-    let listed = listed.map_err(|error| Error::internal("listing workspaces", error))?;
-    for id in listed.map_err(|error| Error::internal("listing workspaces", error))? {
-        if host.db.add_workspace(id.clone()).await? {
-            tracing::warn!(workspace = %id, "workspace_adopted");
-        }
-    }
     Ok(())
 }

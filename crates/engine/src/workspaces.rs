@@ -2,19 +2,25 @@
 //!
 //! The gate of the host is held from the look at the rows to the change of the directory, so that a
 //! session never gets a directory that is being removed.
+//!
+//! Invariant: a directory that has entries goes by [`delete`] alone, and only once its row is gone. Every
+//! other trouble leaves it where it was, or where [`settle`] finds it.
 
 use std::io;
 use std::sync::Arc;
 
+use sandkasten_jail::fault;
 use sandkasten_types::files::DirEntry;
-use sandkasten_types::workspace::Workspace;
+use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId};
 
 use crate::config::WorkspacePolicy;
-use crate::db::WorkspaceRow;
+use crate::db::{Removable, WorkspaceChange, WorkspaceRow};
 use crate::error::{Error, FileFault};
 use crate::files::shown;
 use crate::host::Host;
+use crate::session::check_labels;
+use crate::sizes::{self, Size};
 use crate::workspace::{WorkspaceError, Workspaces};
 
 /// Refuses every use of workspaces where they are switched off.
@@ -29,76 +35,245 @@ pub(crate) fn check_policy(host: &Host) -> Result<(), Error> {
 
 /// Makes a workspace where it does not exist; the caller holds the gate. True: it did not.
 pub(crate) async fn make(host: &Arc<Host>, id: &WorkspaceId) -> Result<bool, Error> {
-    let added = host.db.add_workspace(id.clone()).await?;
-    let which = id.clone();
-    let made = on_disk(host, move |workspaces| workspaces.create(&which)).await;
-    if let Err(error) = made {
+    make_for(host, id, None).await
+}
+
+/// As [`make`]; `made_for` is the session whose create asks for it, where nobody else does.
+pub(crate) async fn make_for(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    made_for: Option<&SessionId>,
+) -> Result<bool, Error> {
+    let added = host.db.add_workspace(id.clone(), made_for.cloned()).await?;
+    let (which, durability) = (id.clone(), host.config.durability);
+    let made = on_disk(host, move |workspaces| {
+        // A delete that failed twice may have left it withdrawn.
+        if !added && !workspaces.exists(&which)? {
+            workspaces.restore(&which)?;
+        }
+        workspaces.create(&which, durability)
+    });
+    if let Err(error) = made.await {
         if added {
-            drop(host.db.remove_workspace(id.clone()).await);
+            take_back(host, id).await;
         }
         return Err(Error::internal("making a workspace", error));
     }
     Ok(added)
 }
 
-/// Takes back what a failed create made, unless somebody uses it by now.
+/// Takes back what a failed create made, unless somebody else has named it by now.
 pub(crate) async fn unmake(host: &Arc<Host>, id: &WorkspaceId, session: &SessionId) {
     let _gate = host.workspace_gate.lock().await;
+    if matches!(host.db.is_made_for(id.clone(), session.clone()).await, Ok(true)) {
+        tracing::debug!(session = %session, workspace = %id, "workspace_unmade");
+        take_back(host, id).await;
+    }
+}
+
+/// Removes a workspace that has just been made, if it is empty. What fails here leaves an empty one.
+async fn take_back(host: &Arc<Host>, id: &WorkspaceId) {
     let which = id.clone();
-    let entries =
-        workspace_call(host, id, move |workspaces| workspaces.list_dir(&which, b"")).await;
-    let is_empty = entries.is_ok_and(|entries| entries.is_empty());
-    let only_ours = match host.db.workspaces().await {
-        Ok(rows) => rows.iter().any(|row| row.id == *id && row.sessions == 1),
-        Err(_) => false,
+    let is_gone = on_disk(host, move |workspaces| {
+        Ok(workspaces.remove_empty(&which)? || !workspaces.exists(&which)?)
+    });
+    let dropped = match is_gone.await {
+        Ok(true) => host.db.drop_workspace(id.clone()).await.map_err(io::Error::other),
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
     };
-    if !is_empty || !only_ours {
-        return;
+    if let Err(error) = dropped {
+        tracing::warn!(workspace = %id, %error, "workspace_not_unmade");
     }
-    tracing::debug!(session = %session, workspace = %id, "workspace_unmade");
-    if host.db.drop_workspace(id.clone()).await.is_ok() {
-        let which = id.clone();
-        drop(on_disk(host, move |workspaces| workspaces.remove(&which)).await);
-        host.trash_filled.notify_one();
+}
+
+/// Makes a workspace, or changes the one there is. True: it is new.
+pub(crate) async fn put(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    request: PutWorkspace,
+) -> Result<(Workspace, bool), Error> {
+    check_policy(host)?;
+    let PutWorkspace { quota_mb, labels } = request;
+    let change = WorkspaceChange {
+        labels: labels.map(check_labels).transpose()?,
+        quota_mb: check_quota(quota_mb)?,
+    };
+    let (row, is_new) = {
+        let _gate = host.workspace_gate.lock().await;
+        let is_new = make(host, id).await?;
+        let changed = change_row(host, id, change).await;
+        if is_new && changed.is_err() {
+            take_back(host, id).await;
+        }
+        (changed?, is_new)
+    };
+    Ok((show(host, row).await, is_new))
+}
+
+async fn change_row(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    change: WorkspaceChange,
+) -> Result<WorkspaceRow, Error> {
+    point("workspace: change")?;
+    if change != WorkspaceChange::default() {
+        host.db.change_workspace(id.clone(), change).await?;
     }
+    row(host, id).await
+}
+
+/// The one place where a quota is judged.
+fn check_quota(quota_mb: Option<u64>) -> Result<Option<u64>, Error> {
+    match quota_mb {
+        None => Ok(None),
+        Some(_) => Err(Error::InvalidRequest("`quota_mb` is not available in this version".into())),
+    }
+}
+
+/// One workspace.
+pub(crate) async fn get(host: &Arc<Host>, id: &WorkspaceId) -> Result<Workspace, Error> {
+    check_policy(host)?;
+    Ok(show(host, row(host, id).await?).await)
+}
+
+async fn row(host: &Arc<Host>, id: &WorkspaceId) -> Result<WorkspaceRow, Error> {
+    let row = host.db.workspace(id.clone()).await?;
+    row.ok_or_else(|| Error::WorkspaceNotFound(id.clone()))
 }
 
 /// All workspaces, by id.
 pub(crate) async fn list(host: &Arc<Host>) -> Result<Vec<Workspace>, Error> {
     let rows = host.db.workspaces().await?;
-    let sized = on_disk(host, move |workspaces| {
-        Ok(rows.into_iter().map(|row| described(workspaces, row)).collect())
-    });
-    sized.await.map_err(|error| Error::internal("listing workspaces", error))
+    let sizes = sizes::of(host, rows.iter().map(|row| row.id.clone()).collect()).await;
+    Ok(rows.into_iter().zip(sizes).map(|(row, size)| with_size(row, size)).collect())
 }
 
-fn described(workspaces: &Workspaces, row: WorkspaceRow) -> Workspace {
+async fn show(host: &Arc<Host>, row: WorkspaceRow) -> Workspace {
+    let sizes = sizes::of(host, vec![row.id.clone()]).await;
+    with_size(row, sizes.into_iter().next().flatten())
+}
+
+fn with_size(row: WorkspaceRow, size: Option<Size>) -> Workspace {
     Workspace {
-        // One that is being removed meanwhile has no size any more.
-        size_bytes: workspaces.size_bytes(&row.id).unwrap_or(0),
         id: row.id,
         created_at: row.created_at,
         labels: row.labels,
         session_count: row.sessions,
         active_session_count: row.active_sessions,
+        size_bytes: size.map(|size| size.bytes),
+        size_counted_at: size.map(|size| size.counted_at),
+        quota_mb: row.quota_mb,
     }
 }
 
-/// Removes a workspace that no session has.
+/// Removes a workspace that no session has. The end of its row is the end of it: until then every fault
+/// leaves it as it was.
 pub(crate) async fn delete(host: &Arc<Host>, id: &WorkspaceId) -> Result<(), Error> {
+    check_policy(host)?;
     let _gate = host.workspace_gate.lock().await;
-    if !host.db.has_workspace(id.clone()).await? {
-        return Err(Error::WorkspaceNotFound(id.clone()));
-    }
-    if !host.db.remove_workspace(id.clone()).await? {
-        return Err(Error::WorkspaceInUse(id.clone()));
-    }
+    check_removable(id, host.db.removable(id.clone()).await?)?;
     let which = id.clone();
-    on_disk(host, move |workspaces| workspaces.remove(&which))
-        .await
-        .map_err(|error| Error::internal("removing a workspace", error))?;
-    host.trash_filled.notify_one();
+    let withdrawn = on_disk(host, move |workspaces| workspaces.withdraw(&which)).await;
+    let removed = match withdrawn {
+        Ok(_there_was_one) => remove_row(host, id).await,
+        Err(error) => Err(Error::internal("removing a workspace", error)),
+    };
+    let which = id.clone();
+    if let Err(error) = removed {
+        if let Err(stuck) = on_disk(host, move |workspaces| workspaces.restore(&which)).await {
+            tracing::error!(workspace = %id, error = %stuck, "workspace_not_restored_yet");
+        }
+        return Err(error);
+    }
+    host.sizes.forget(id);
+    // What can't be thrown away now is by `settle`.
+    match on_disk(host, move |workspaces| workspaces.discard(&which)).await {
+        Ok(_) => host.trash_filled.notify_one(),
+        Err(error) => tracing::warn!(workspace = %id, %error, "workspace_not_thrown_away_yet"),
+    }
     Ok(())
+}
+
+async fn remove_row(host: &Arc<Host>, id: &WorkspaceId) -> Result<(), Error> {
+    point("workspace: remove row")?;
+    check_removable(id, host.db.remove_workspace(id.clone()).await?)
+}
+
+fn check_removable(id: &WorkspaceId, removable: Removable) -> Result<(), Error> {
+    match removable {
+        Removable::Yes => Ok(()),
+        Removable::InUse => Err(Error::WorkspaceInUse(id.clone())),
+        Removable::NotFound => Err(Error::WorkspaceNotFound(id.clone())),
+    }
+}
+
+/// Makes rows and directories agree, whatever was cut off in the middle. No directory that has entries is
+/// removed here but one whose delete is over.
+///
+/// | row | directory | withdrawn | then |
+/// |---|---|---|---|
+/// | yes | no | yes | the delete was cut off: it has its name again |
+/// | yes | no | no | made again, empty |
+/// | no | yes | – | adopted: a row is made |
+/// | – | – | yes, and one of the cases above does not need it | its delete is over: thrown away |
+pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
+    let _gate = host.workspace_gate.lock().await;
+    let failed = |error| Error::internal("looking at workspaces", error);
+    let (there, withdrawn) = on_disk(host, |workspaces| {
+        workspaces.sweep()?;
+        Ok((workspaces.list()?, workspaces.withdrawn()?))
+    })
+    .await
+    .map_err(failed)?;
+    for id in withdrawn {
+        let is_meant = host.db.has_workspace(id.clone()).await?;
+        settle_withdrawn(host, id, is_meant).await;
+    }
+    for id in there {
+        if !host.db.has_workspace(id.clone()).await? {
+            host.db.add_workspace(id.clone(), None).await?;
+            tracing::warn!(workspace = %id, "workspace_adopted");
+        }
+    }
+    for row in host.db.workspaces().await? {
+        make_again(host, row.id).await;
+    }
+    Ok(())
+}
+
+async fn settle_withdrawn(host: &Arc<Host>, id: WorkspaceId, is_meant: bool) {
+    let which = id.clone();
+    let done = on_disk(host, move |workspaces| {
+        let is_restored = is_meant && workspaces.restore(&which)?;
+        if !is_restored {
+            workspaces.discard(&which)?;
+        }
+        Ok(is_restored)
+    });
+    match done.await {
+        Ok(is_restored) => {
+            tracing::warn!(workspace = %id, is_restored, "workspace_delete_was_cut_off");
+            host.trash_filled.notify_one();
+        }
+        Err(error) => tracing::error!(workspace = %id, %error, "workspace_not_settled"),
+    }
+}
+
+async fn make_again(host: &Arc<Host>, id: WorkspaceId) {
+    let (which, durability) = (id.clone(), host.config.durability);
+    let made = on_disk(host, move |workspaces| {
+        let is_missing = !workspaces.exists(&which)?;
+        if is_missing {
+            workspaces.create(&which, durability)?;
+        }
+        Ok(is_missing)
+    });
+    match made.await {
+        Ok(true) => tracing::error!(workspace = %id, "workspace_was_missing_and_is_made_again"),
+        Ok(false) => {}
+        Err(error) => tracing::error!(workspace = %id, %error, "workspace_not_settled"),
+    }
 }
 
 /// The entries of one directory.
@@ -152,4 +327,8 @@ pub(crate) async fn on_disk<T: Send + 'static>(
 ) -> io::Result<T> {
     let workspaces = Arc::clone(&host.workspaces);
     tokio::task::spawn_blocking(move || call(&workspaces)).await.map_err(io::Error::other)?
+}
+
+fn point(name: &'static str) -> Result<(), Error> {
+    fault::point(name).map_err(|error| Error::internal("test", error))
 }

@@ -6,10 +6,15 @@
 
 mod support;
 
-use sandkasten_engine::{Error, IdempotencyKey};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sandkasten_engine::{Durability, Error, IdempotencyKey, Place};
 use sandkasten_jail::fault;
+use sandkasten_types::WorkspaceId;
 use sandkasten_types::session::CreateSession;
-use support::lab;
+use sandkasten_types::workspace::PutWorkspace;
+use support::{Lab, config, lab, labs, runtime, start_with};
 
 #[test]
 fn a_create_that_fails_at_any_step_leaves_nothing() {
@@ -41,4 +46,107 @@ fn a_create_that_fails_at_any_step_leaves_nothing() {
         assert!(failures >= 8, "{failures}");
         lab
     });
+}
+
+/// Calls again and again, each time with a fault one step later, until it works. Counts the faults.
+async fn at_each_step<T>(
+    call: impl AsyncFn() -> Result<T, Error>,
+    after_fault: impl AsyncFn(&Error),
+) -> u64 {
+    let mut faults = 0;
+    loop {
+        fault::fail_at(faults + 1);
+        let done = call().await;
+        fault::fail_at(0);
+        match done {
+            Ok(_) => return faults,
+            Err(error) => {
+                assert!(matches!(error, Error::Internal(_)), "{error}");
+                faults += 1;
+                after_fault(&error).await;
+            }
+        }
+    }
+}
+
+/// Everything below a directory: what it has, byte for byte.
+fn tree(top: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(top).unwrap() {
+        let path = entry.unwrap().path();
+        let is_dir = std::fs::symlink_metadata(&path).unwrap().is_dir();
+        if is_dir {
+            found.extend(tree(&path));
+        }
+        let bytes = if is_dir { Vec::new() } else { std::fs::read(&path).unwrap() };
+        found.insert(path, bytes);
+    }
+    found
+}
+
+/// Every call on a workspace with a fault at each of its steps: no byte of it is lost, what has failed has
+/// changed nothing, and what failed works the next time.
+#[test]
+fn a_workspace_survives_a_fault_at_any_step() {
+    labs(|dir| {
+        let with = sandkasten_engine::Config { durability: Durability::Fsync, ..config(dir) };
+        runtime().block_on(async {
+            let lab = start_with(with).await;
+            fault_every_call(&lab).await;
+            lab.end().await;
+        });
+    });
+}
+
+async fn fault_every_call(lab: &Lab) {
+    let id: WorkspaceId = "kept".parse().unwrap();
+    let place = || Place::Workspace(id.clone());
+    for (path, bytes) in [("a/b/deep", "deep"), ("plain", "plain")] {
+        lab.write(place(), path, bytes.as_bytes()).await.unwrap();
+    }
+    let dir = lab.dir.join("workspaces/kept");
+    let before = tree(&dir);
+    let intact = async |error: &Error| assert_eq!(tree(&dir), before, "after {error}");
+
+    let request =
+        || CreateSession { workspace_id: Some("kept".into()), ..CreateSession::default() };
+    let steps = at_each_step(async || lab.create_with(request()).await, intact).await;
+    assert!(steps >= 8, "create: {steps}");
+    for session in lab.engine.sessions().await.unwrap() {
+        lab.engine.delete_session(&session.id).await.unwrap();
+    }
+    assert_eq!(tree(&dir), before);
+
+    let labels = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+    let put = || PutWorkspace { labels: Some(labels.clone()), ..PutWorkspace::default() };
+    let steps = at_each_step(async || lab.engine.put_workspace(&id, put()).await, intact).await;
+    assert!(steps >= 1, "put: {steps}");
+
+    // A new one that could not be made is not there.
+    let other: WorkspaceId = "other".parse().unwrap();
+    let gone = async |error: &Error| {
+        let found = lab.engine.workspace(&other).await;
+        assert!(matches!(found, Err(Error::WorkspaceNotFound(_))), "after {error}: {found:?}");
+    };
+    let steps = at_each_step(async || lab.engine.put_workspace(&other, put()).await, gone).await;
+    assert!(steps >= 5, "put of a new one: {steps}");
+
+    // A write that failed has left the old file or made the new one, whole.
+    let whole = async |error: &Error| {
+        let mut now = tree(&dir);
+        let text = now.insert(dir.join("a/b/deep"), b"deep".to_vec()).unwrap();
+        assert!(text == b"deep" || text == b"new", "after {error}: {text:?}");
+        assert_eq!(now, before, "after {error}");
+    };
+    let steps = at_each_step(async || lab.write(place(), "a/b/deep", b"new").await, whole).await;
+    assert!(steps >= 5, "write: {steps}");
+
+    let before = tree(&dir);
+    let intact = async |error: &Error| {
+        assert_eq!(tree(&dir), before, "after {error}");
+        assert_eq!(lab.engine.workspace(&id).await.unwrap().labels, labels, "after {error}");
+    };
+    let steps = at_each_step(async || lab.engine.delete_workspace(&id).await, intact).await;
+    assert!(steps >= 4, "delete: {steps}");
+    assert!(!dir.exists());
 }

@@ -72,6 +72,7 @@ impl Files {
             }
             FileOp::Commit { token } => self.commit(world, token),
             FileOp::Abort { token } => self.abort(world, token),
+            FileOp::OpenDir { token } => self.open_dir(world, token),
         };
         match answer {
             Ok((done, descriptor)) => (Ok(done), descriptor),
@@ -138,6 +139,15 @@ impl Files {
                 Err(fault)
             }
         }
+    }
+
+    /// What may be written in need not be readable: that is no matter here.
+    fn open_dir(&self, world: &World, token: u32) -> Answer {
+        let pending = self.pending.get(&token).ok_or(FileFault::UnknownToken)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let capabilities = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::DAC_OVERRIDE;
+        let dir = world.rights.with(capabilities, || lookup::reopen(&pending.place.dir, flags));
+        Ok((FileDone::Opened, Some(dir.map_err(fault)?)))
     }
 
     fn abort(&mut self, world: &World, token: u32) -> Answer {

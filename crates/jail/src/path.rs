@@ -5,6 +5,7 @@
 //! directory, whatever other processes rename or link meanwhile; no other mount is entered, and no
 //! magic link (`/proc/N/fd/M`) is followed.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,8 @@ use rustix::io::Errno;
 
 /// How often a name is resolved again after the kernel saw a rename on its way.
 const RACES_MAX: u32 = 64;
+/// Files with several names that are told apart when a tree is counted; of more, each name counts.
+const LINKED_MAX: usize = 1 << 20;
 const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A directory; nothing opened through it lies outside of it.
@@ -119,15 +122,23 @@ impl Beneath {
         Ok(rustix::fs::unlinkat(&self.dir, &name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Bytes that the tree takes on disk, itself included, hard links counted once for each name.
-    /// A tree that changes meanwhile gives a figure from between.
+    /// Bytes that the tree takes on disk, itself included, however long that takes.
     ///
     /// # Errors
     /// What reading a directory says.
     pub fn size_bytes(&self) -> io::Result<u64> {
-        let mut walk = Walk { bytes: 0, parents: Vec::new() };
-        walk.run(self.open_dir(Path::new("."))?)?;
-        Ok(walk.bytes)
+        Ok(self.size_bytes_while(&|| true)?.unwrap_or(0))
+    }
+
+    /// Bytes that the tree takes on disk, itself included. `None` where `go_on` said no before the end. A
+    /// tree that changes meanwhile gives a figure from between.
+    ///
+    /// # Errors
+    /// What reading a directory says.
+    pub fn size_bytes_while(&self, go_on: &dyn Fn() -> bool) -> io::Result<Option<u64>> {
+        let mut walk = Walk { bytes: 0, parents: Vec::new(), linked: HashSet::new(), go_on };
+        let is_whole = walk.run(self.open_dir(Path::new("."))?)?;
+        Ok(is_whole.then_some(walk.bytes))
     }
 
     fn make_missing(
@@ -324,9 +335,12 @@ fn is_left(unlinked: Result<(), Errno>) -> io::Result<bool> {
 
 /// Adds up a tree with one open directory, whatever its depth: it goes up by `..` and checks that it
 /// came out where it went in.
-struct Walk {
+struct Walk<'a> {
     bytes: u64,
     parents: Vec<Level>,
+    /// Inodes with several names that were counted, up to [`LINKED_MAX`].
+    linked: HashSet<u64>,
+    go_on: &'a dyn Fn() -> bool,
 }
 
 struct Level {
@@ -336,12 +350,16 @@ struct Level {
     dirs: Vec<CString>,
 }
 
-impl Walk {
-    fn run(&mut self, top: Beneath) -> io::Result<()> {
+impl Walk<'_> {
+    /// False where it was broken off.
+    fn run(&mut self, top: Beneath) -> io::Result<bool> {
         let mut dir = top;
         let level = self.enter(&dir)?;
         self.parents.push(level);
         while let Some(level) = self.parents.last_mut() {
+            if !(self.go_on)() {
+                return Ok(false);
+            }
             if let Some(name) = level.dirs.pop() {
                 // What was renamed or replaced meanwhile is left out.
                 let Ok(child) = dir.child(&name) else { continue };
@@ -360,7 +378,7 @@ impl Walk {
             }
             dir = Beneath::from_fd(up);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Counts a directory and its files.
@@ -369,13 +387,25 @@ impl Walk {
         self.bytes += blocks_bytes(&stat);
         let mut level = Level { dev: stat.st_dev, ino: stat.st_ino, dirs: Vec::new() };
         for name in dir.names()? {
+            if !(self.go_on)() {
+                break;
+            }
             match rustix::fs::statat(&dir.dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) if is_dir(&stat) => level.dirs.push(name),
-                Ok(stat) => self.bytes += blocks_bytes(&stat),
+                Ok(stat) => self.add(&stat),
                 Err(_gone) => {}
             }
         }
         Ok(level)
+    }
+
+    /// Counts a file, by its first name alone. No other mount is entered, so its inode number tells it.
+    fn add(&mut self, stat: &Stat) {
+        let is_known =
+            stat.st_nlink > 1 && self.linked.len() < LINKED_MAX && !self.linked.insert(stat.st_ino);
+        if !is_known {
+            self.bytes += blocks_bytes(stat);
+        }
     }
 }
 

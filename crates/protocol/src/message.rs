@@ -405,6 +405,9 @@ pub enum FileOp {
     Abort { token: u32 },
     /// Starts a worker with the ids of its user. Its socket comes with the answer.
     Work { job: crate::work::Job, user: FileUser },
+    /// Opens the directory that a temporary file is in, for fsync(2) alone. The descriptor comes with the
+    /// answer.
+    OpenDir { token: u32 },
 }
 
 /// Whether missing parent directories are made.

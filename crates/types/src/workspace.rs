@@ -17,7 +17,28 @@ pub struct Workspace {
     pub session_count: u64,
     /// Sessions that have it now.
     pub active_session_count: u64,
-    pub size_bytes: u64,
+    /// Bytes that its files take on disk. `null` while they are counted for the first time, where
+    /// that takes longer than an answer may.
+    #[schema(required)]
+    pub size_bytes: Option<u64>,
+    /// When they were counted: a count that is dear is not made anew for each answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_counted_at: Option<Timestamp>,
+    /// MiB that its files may take; absent where there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_mb: Option<u64>,
+}
+
+/// `PUT /v1/workspaces/{id}`. What is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PutWorkspace {
+    /// MiB that its files may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_mb: Option<u64>,
+    /// All of its labels: others that it had go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// `GET /v1/workspaces`.

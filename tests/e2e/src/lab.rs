@@ -400,6 +400,16 @@ impl Lab {
         own.builder.variables.retain(|(known, _)| known != name);
     }
 
+    /// Adds a variable to the environment that the next start gets.
+    ///
+    /// # Panics
+    /// Where the lab is shared.
+    pub fn variable(&mut self, name: &str, value: &str) {
+        self.unset(name);
+        let own = self.own.as_mut().expect("a lab of one's own");
+        own.builder.variables.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Runs a CLI command on this lab's data directory.
     ///
     /// # Panics

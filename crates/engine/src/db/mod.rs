@@ -22,7 +22,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub(crate) use sessions::{Claimed, Hello, Identity, KeyUse, Lease, NewRow, Row};
-pub(crate) use workspaces::WorkspaceRow;
+pub(crate) use workspaces::{Removable, WorkspaceChange, WorkspaceRow};
 
 use crate::error::StartError;
 

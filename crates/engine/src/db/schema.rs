@@ -9,7 +9,8 @@ use super::reserve;
 use crate::error::StartError;
 
 /// Each takes the schema one version up; `user_version` says how many have run.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE sessions (
         id TEXT PRIMARY KEY,
         status TEXT NOT NULL,
@@ -45,7 +46,13 @@ const MIGRATIONS: &[&str] = &["
         created_ms INTEGER NOT NULL,
         PRIMARY KEY (client, key)
     ) STRICT;
-"];
+",
+    "
+    ALTER TABLE workspaces ADD COLUMN quota_mb INTEGER;
+    -- The session whose create made it, until anything else names it.
+    ALTER TABLE workspaces ADD COLUMN made_for TEXT;
+",
+];
 
 pub(super) fn open(path: &Path) -> Result<Connection, StartError> {
     open_checked(path)

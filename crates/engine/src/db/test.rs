@@ -97,16 +97,71 @@ async fn a_workspace_in_use_is_not_removed() {
     let mut new = row(None);
     new.spec.workspace = Some(id.clone());
     db.insert_session(new.clone()).await.unwrap();
-    assert!(db.add_workspace(id.clone()).await.unwrap());
-    assert!(!db.add_workspace(id.clone()).await.unwrap());
+    assert!(db.add_workspace(id.clone(), None).await.unwrap());
+    assert!(!db.add_workspace(id.clone(), None).await.unwrap());
     let [found] = &db.workspaces().await.unwrap()[..] else { panic!() };
     assert_eq!((found.sessions, found.active_sessions), (1, 1));
     assert_eq!(found.labels, BTreeMap::new());
-    assert!(!db.remove_workspace(id.clone()).await.unwrap());
+    assert_eq!(db.remove_workspace(id.clone()).await.unwrap(), Removable::InUse);
     let cause = Cause { status: Status::Destroyed, reason: "deleted".into() };
     db.set_over(new.id, cause, "/".into()).await.unwrap();
-    assert!(db.remove_workspace(id.clone()).await.unwrap());
+    assert_eq!(db.remove_workspace(id.clone()).await.unwrap(), Removable::Yes);
+    assert_eq!(db.remove_workspace(id.clone()).await.unwrap(), Removable::NotFound);
     assert!(!db.has_workspace(id).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_change_leaves_what_it_does_not_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir).unwrap();
+    let id: sandkasten_types::WorkspaceId = "ws".parse().unwrap();
+    let labels = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+    db.add_workspace(id.clone(), None).await.unwrap();
+    let first = WorkspaceChange { labels: Some(labels.clone()), quota_mb: None };
+    db.change_workspace(id.clone(), first).await.unwrap();
+    let second = WorkspaceChange { labels: None, quota_mb: Some(7) };
+    db.change_workspace(id.clone(), second).await.unwrap();
+    db.close();
+    let found = open(&dir).unwrap().workspace(id).await.unwrap().unwrap();
+    assert_eq!((found.labels, found.quota_mb), (labels, Some(7)));
+}
+
+#[tokio::test]
+async fn a_workspace_is_its_makers_until_somebody_else_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir).unwrap();
+    let id: sandkasten_types::WorkspaceId = "ws".parse().unwrap();
+    let [maker, other] = [(); 2].map(|()| SessionId::random().unwrap());
+    let is_made_for = |session: &SessionId| db.is_made_for(id.clone(), session.clone());
+    assert!(db.add_workspace(id.clone(), Some(maker.clone())).await.unwrap());
+    assert!(is_made_for(&maker).await.unwrap());
+    assert!(!is_made_for(&other).await.unwrap());
+    assert!(!db.add_workspace(id.clone(), None).await.unwrap());
+    assert!(!is_made_for(&maker).await.unwrap());
+}
+
+/// A database of the version before, with torn rows.
+#[tokio::test]
+async fn rows_of_before_and_torn_ones_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.db");
+    open(&dir).unwrap().close();
+    let connection = Connection::open(&path).unwrap();
+    connection
+        .execute_batch(
+            "ALTER TABLE workspaces DROP COLUMN quota_mb;
+             ALTER TABLE workspaces DROP COLUMN made_for;
+             INSERT INTO workspaces VALUES ('of-before', 1, '{\"k\": \"v\"}');
+             INSERT INTO workspaces VALUES ('torn', 2, '{\"k');
+             INSERT INTO workspaces VALUES ('No Id', 3, '{}');
+             PRAGMA user_version = 1;",
+        )
+        .unwrap();
+    drop(connection);
+    let rows = open(&dir).unwrap().workspaces().await.unwrap();
+    let [before, torn] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((before.id.as_str(), before.labels["k"].as_str()), ("of-before", "v"));
+    assert_eq!((torn.id.as_str(), torn.labels.len(), torn.quota_mb), ("torn", 0, None));
 }
 
 #[tokio::test]

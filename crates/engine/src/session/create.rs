@@ -233,7 +233,7 @@ impl Requested {
     async fn make_workspace(&self) -> Result<bool, Error> {
         point("engine: workspace")?;
         match &self.handle.spec.workspace {
-            Some(id) => crate::workspaces::make(&self.host, id).await,
+            Some(id) => crate::workspaces::make_for(&self.host, id, Some(&self.handle.id)).await,
             None => Ok(false),
         }
     }

@@ -51,7 +51,7 @@ impl Files {
                 String::from_utf8_lossy(path).into_owned()
             }
             FileOp::Work { job, .. } => String::from_utf8_lossy(job.path()).into_owned(),
-            FileOp::Commit { .. } | FileOp::Abort { .. } => String::new(),
+            FileOp::Commit { .. } | FileOp::Abort { .. } | FileOp::OpenDir { .. } => String::new(),
         };
         let tag = self.tag();
         let deadline = Instant::now() + DEADLINE;

@@ -47,7 +47,7 @@ pub(crate) use note::{Encoding, ExecNote, Note, Shape};
 pub(crate) use outcome::Over;
 pub(crate) use program::{Started, check as check_program, signal, window};
 pub(crate) use release::release;
-pub(crate) use request::check as check_create;
+pub(crate) use request::{check as check_create, check_labels};
 pub(crate) use runs::{Found, Name};
 pub(crate) use seat::{Role, Seat};
 pub(crate) use spec::Spec;

@@ -241,7 +241,10 @@ pub(super) fn is_identifier(name: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-fn check_labels(labels: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Error> {
+/// The rules for labels, of a session or of a workspace.
+pub(crate) fn check_labels(
+    labels: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Error> {
     if labels.len() > limits::MAP_ENTRIES_MAX {
         return invalid(format!(
             "`labels` has {} entries; the limit is {}",

@@ -5,6 +5,12 @@
 //! is opened, and it is written beside and put in its place whole (`write`).
 //!
 //! Owners on disk are the box's own ids; what this API writes belongs to the session user.
+//!
+//! A workspace goes in three steps, each of which can be taken back until its row is gone:
+//! ```text
+//!   workspaces/ID ──withdraw──> workspaces/.deleting-ID ── row removed ──discard──> trash/
+//!         └──────────restore──────────┘
+//! ```
 
 pub(crate) mod list;
 mod path;
@@ -23,6 +29,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid};
 use rustix::io::Errno;
+use sandkasten_jail::fault;
 use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::{Parents, id};
 use sandkasten_types::WorkspaceId;
@@ -32,7 +39,13 @@ use sandkasten_types::ids::random_hex;
 use self::place::Place;
 use self::trash::Trash;
 pub use self::write::NewFile;
+pub(crate) use self::write::sync_up;
 use crate::{Durability, FileFault, FileRead};
+
+/// Begins the name of a directory that is to become a workspace. No id begins so.
+const NEW: &str = ".new-";
+/// Stands before the id of a workspace that is being deleted.
+const WITHDRAWN: &str = ".deleting-";
 
 /// The workspaces of one data directory. All calls block.
 #[derive(Debug)]
@@ -74,25 +87,28 @@ impl Workspaces {
     ///
     /// # Errors
     /// What mkdir(2) says.
-    pub fn create(&self, id: &WorkspaceId) -> io::Result<()> {
+    pub fn create(&self, id: &WorkspaceId, durability: Durability) -> io::Result<()> {
         if self.exists(id)? {
             return Ok(());
         }
         // Beside and renamed: a workspace never has another owner, whenever we are killed.
-        let beside = format!(".new-{}", random_hex().map_err(io::Error::other)?);
+        let beside = format!("{NEW}{}", random_hex().map_err(io::Error::other)?);
+        fault::point("workspace: mkdir")?;
         rustix::fs::mkdirat(&self.dir, &beside, Mode::RWXU)?;
-        let made = self.dress(&beside).and_then(|()| {
-            let flags = RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(&self.dir, &beside, &self.dir, id.as_str(), flags) {
+        let made = self.dress(&beside, durability).and_then(|()| {
+            fault::point("workspace: rename")?;
+            match self.rename(&beside, id.as_str()) {
                 Ok(()) => Ok(true),
                 Err(Errno::EXIST) => Ok(false),
                 Err(err) => Err(err.into()),
             }
         });
         if !matches!(made, Ok(true)) {
-            self.dir.remove_tree(OsStr::new(&beside))?;
+            // It is ours and empty.
+            rustix::fs::unlinkat(&self.dir, &beside, AtFlags::REMOVEDIR)?;
         }
-        made.map(|_| ())
+        made?;
+        if durability == Durability::Fsync { self.sync() } else { Ok(()) }
     }
 
     /// Whether there is one of that name.
@@ -112,11 +128,8 @@ impl Workspaces {
     /// # Errors
     /// What reading the directory says.
     pub fn list(&self) -> io::Result<Vec<WorkspaceId>> {
-        let mut ids = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.dir)? {
-            let entry = entry?;
-            ids.extend(entry.file_name().to_str().ok().and_then(|name| name.parse().ok()));
-        }
+        let mut ids: Vec<WorkspaceId> =
+            self.names()?.iter().filter_map(|name| name.parse().ok()).collect();
         ids.sort();
         Ok(ids)
     }
@@ -134,19 +147,94 @@ impl Workspaces {
     /// # Errors
     /// What renameat(2) says.
     pub fn remove(&self, id: &WorkspaceId) -> io::Result<bool> {
-        match self.trash.take(&self.dir, OsStr::new(id.as_str())) {
+        self.throw_away(id.as_str())
+    }
+
+    /// The first step of a delete: takes its name away, also over a power cut. Nothing is removed.
+    /// False where there was none.
+    ///
+    /// # Errors
+    /// What renameat(2) and fsync(2) say; then it has its name still, or [`restore`](Self::restore)
+    /// gives it back.
+    pub(crate) fn withdraw(&self, id: &WorkspaceId) -> io::Result<bool> {
+        // One that was deleted before and not yet thrown away.
+        self.discard(id)?;
+        fault::point("workspace: withdraw")?;
+        match self.rename(id.as_str(), &withdrawn(id)) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(false),
+            Err(err) => return Err(err.into()),
+        }
+        fault::point("workspace: withdrawn")?;
+        self.sync()?;
+        Ok(true)
+    }
+
+    /// Takes [`withdraw`](Self::withdraw) back. False where nothing was withdrawn, or another has its name.
+    ///
+    /// # Errors
+    /// What renameat(2) says.
+    pub(crate) fn restore(&self, id: &WorkspaceId) -> io::Result<bool> {
+        match self.rename(&withdrawn(id), id.as_str()) {
             Ok(()) => Ok(true),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(err) => Err(err),
+            Err(Errno::NOENT | Errno::EXIST) => Ok(false),
+            Err(err) => Err(err.into()),
         }
     }
 
-    /// Bytes on disk.
+    /// The last step of a delete: what was withdrawn goes to the trash. False where nothing was.
+    ///
+    /// # Errors
+    /// What renameat(2) says.
+    pub(crate) fn discard(&self, id: &WorkspaceId) -> io::Result<bool> {
+        self.throw_away(&withdrawn(id))
+    }
+
+    /// Workspaces that are withdrawn.
+    ///
+    /// # Errors
+    /// What reading the directory says.
+    pub(crate) fn withdrawn(&self) -> io::Result<Vec<WorkspaceId>> {
+        let names = self.names()?.into_iter();
+        Ok(names.filter_map(|name| name.strip_prefix(WITHDRAWN)?.parse().ok()).collect())
+    }
+
+    /// Removes a workspace that has no entry; nothing that has one can go this way. False where it has
+    /// entries or there is none.
+    ///
+    /// # Errors
+    /// What unlinkat(2) says.
+    pub(crate) fn remove_empty(&self, id: &WorkspaceId) -> io::Result<bool> {
+        fault::point("workspace: remove empty")?;
+        match rustix::fs::unlinkat(&self.dir, id.as_str(), AtFlags::REMOVEDIR) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// Removes what creates left that were killed: directories without a name, and without entries.
+    ///
+    /// # Errors
+    /// What reading the directory says.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        for name in self.names()?.iter().filter(|name| name.starts_with(NEW)) {
+            // One that has entries is none that was left.
+            let _ = rustix::fs::unlinkat(&self.dir, name.as_str(), AtFlags::REMOVEDIR);
+        }
+        Ok(())
+    }
+
+    /// Bytes on disk. `None` where `go_on` said no before all were counted.
     ///
     /// # Errors
     /// What reading the tree says.
-    pub fn size_bytes(&self, id: &WorkspaceId) -> io::Result<u64> {
-        self.tree(id)?.size_bytes()
+    pub(crate) fn size_bytes(
+        &self,
+        id: &WorkspaceId,
+        go_on: &dyn Fn() -> bool,
+    ) -> io::Result<Option<u64>> {
+        self.tree(id)?.size_bytes_while(go_on)
     }
 
     /// Begins a file. The workspace exists already.
@@ -191,12 +279,48 @@ impl Workspaces {
         self.dir.open_dir(Path::new(id.as_str()))
     }
 
-    fn dress(&self, name: &str) -> io::Result<()> {
+    fn dress(&self, name: &str, durability: Durability) -> io::Result<()> {
         let dir = self.dir.open_dir(Path::new(name))?;
         let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
+        fault::point("workspace: dress")?;
         rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
-        Ok(rustix::fs::fchmod(&dir, Mode::from(0o755))?)
+        rustix::fs::fchmod(&dir, Mode::from(0o755))?;
+        if durability == Durability::Fsync {
+            rustix::fs::fsync(&dir)?;
+        }
+        Ok(())
     }
+
+    /// Names of workspaces are on disk.
+    fn sync(&self) -> io::Result<()> {
+        fault::point("workspace: sync")?;
+        Ok(rustix::fs::fsync(&self.dir)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        rustix::fs::renameat_with(&self.dir, from, &self.dir, to, RenameFlags::NOREPLACE)
+    }
+
+    fn throw_away(&self, name: &str) -> io::Result<bool> {
+        match self.trash.take(&self.dir, OsStr::new(name)) {
+            Ok(()) => Ok(true),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// All names that are text: ours are.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.dir)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+}
+
+fn withdrawn(id: &WorkspaceId) -> String {
+    format!("{WITHDRAWN}{id}")
 }
 
 impl From<Errno> for WorkspaceError {

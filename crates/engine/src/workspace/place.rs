@@ -4,7 +4,7 @@
 //! below `/workspace`, which stays inside in a box, is rewritten here and resolved by the kernel anew.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -33,6 +33,22 @@ pub(super) struct Spot {
     pub(super) name: OsString,
     /// `None`: there is nothing yet.
     pub(super) stat: Option<Stat>,
+    /// The workspace itself.
+    pub(super) top: Identity,
+}
+
+/// Tells a directory from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+}
+
+impl Identity {
+    pub(super) fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Self { dev: stat.st_dev, ino: stat.st_ino })
+    }
 }
 
 impl Place {
@@ -58,7 +74,7 @@ impl Place {
                 Err(err) => return Err(err.into()),
             };
             if stat.is_none_or(|stat| file_type(&stat) != FileType::Symlink) {
-                return Ok(Spot { dir, name, stat });
+                return Ok(Spot { dir, name, stat, top: Identity::of(&self.top)? });
             }
             let target = rustix::fs::readlinkat(&dir, &name, Vec::new())?;
             path = join(&parent, &OsString::from_vec(target.into_bytes()))?;

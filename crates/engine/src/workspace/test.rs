@@ -26,7 +26,7 @@ impl Lab {
         std::fs::write(dir.path().join("canary"), "host").unwrap();
         let store = Workspaces::open(&dir.path().join("data")).unwrap();
         let id: WorkspaceId = "ws".parse().unwrap();
-        store.create(&id).unwrap();
+        store.create(&id, Durability::Rename).unwrap();
         Self { dir, store, id }
     }
 
@@ -108,17 +108,55 @@ fn workspaces_are_made_listed_and_removed() {
     let lab = Lab::new();
     let other: WorkspaceId = "other".parse().unwrap();
     assert!(!lab.store.exists(&other).unwrap());
-    lab.store.create(&other).unwrap();
+    lab.store.create(&other, Durability::Fsync).unwrap();
     lab.write("kept", "x").unwrap();
-    lab.store.create(&lab.id).unwrap();
+    lab.store.create(&lab.id, Durability::Fsync).unwrap();
     assert_eq!(lab.read("kept").unwrap(), "x");
     assert_eq!(lab.store.list().unwrap(), [other.clone(), lab.id.clone()]);
-    assert!(lab.store.size_bytes(&lab.id).unwrap() >= 4096);
+    assert!(lab.store.size_bytes(&lab.id, &|| true).unwrap().unwrap() >= 4096);
+    assert_eq!(lab.store.size_bytes(&lab.id, &|| false).unwrap(), None);
     assert!(lab.store.remove(&other).unwrap());
     assert!(!lab.store.remove(&other).unwrap());
     assert!(lab.store.open_dir(&other).is_err());
     lab.store.trash.empty().unwrap();
     assert_eq!(std::fs::read_dir(lab.dir.path().join("data/trash")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_delete_can_be_taken_back_until_it_is_over() {
+    let lab = Lab::new();
+    lab.write("kept", "x").unwrap();
+    assert!(lab.store.withdraw(&lab.id).unwrap());
+    assert!(!lab.store.withdraw(&"other".parse().unwrap()).unwrap());
+    assert!(!lab.store.exists(&lab.id).unwrap());
+    assert_eq!(lab.store.withdrawn().unwrap(), [lab.id.clone()]);
+    assert!(lab.store.list().unwrap().is_empty());
+    assert!(lab.store.restore(&lab.id).unwrap());
+    assert_eq!(lab.read("kept").unwrap(), "x");
+    assert!(!lab.store.restore(&lab.id).unwrap());
+
+    // A new one of that name is never replaced by the old one.
+    assert!(lab.store.withdraw(&lab.id).unwrap());
+    lab.store.create(&lab.id, Durability::Rename).unwrap();
+    assert!(!lab.store.restore(&lab.id).unwrap());
+    assert_eq!(lab.read("kept"), Err(FileFault::NotFound));
+    assert!(lab.store.discard(&lab.id).unwrap());
+    assert!(lab.store.withdrawn().unwrap().is_empty());
+}
+
+#[test]
+fn only_what_is_empty_is_removed_as_such() {
+    let lab = Lab::new();
+    lab.write("kept", "x").unwrap();
+    assert!(!lab.store.remove_empty(&lab.id).unwrap());
+    assert_eq!(lab.read("kept").unwrap(), "x");
+    std::fs::create_dir(lab.dir.path().join("data/workspaces/.new-1")).unwrap();
+    std::fs::create_dir_all(lab.dir.path().join("data/workspaces/.new-2/full")).unwrap();
+    lab.store.sweep().unwrap();
+    assert_eq!(lab.store.names().unwrap().iter().filter(|name| name.starts_with(NEW)).count(), 1);
+    std::fs::remove_file(lab.at("kept")).unwrap();
+    assert!(lab.store.remove_empty(&lab.id).unwrap());
+    assert!(!lab.store.remove_empty(&lab.id).unwrap());
 }
 
 #[test]

@@ -9,10 +9,12 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
+use sandkasten_jail::fault;
+use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::id;
 use sandkasten_types::ids::random_hex;
 
-use super::place::{Access, Place, Spot, check_access, file_type};
+use super::place::{Access, Identity, Place, Spot, check_access, file_type};
 use super::{WorkspaceError, WriteOptions, path};
 use crate::{Durability, FileFault};
 
@@ -34,6 +36,7 @@ pub(super) fn begin(
     options: WriteOptions,
 ) -> Result<NewFile, WorkspaceError> {
     let path = path::parse(text)?;
+    fault::point("write: begin")?;
     let spot = place.spot(&path.raw, options.parents)?;
     check_access(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
     let old_mode = check_old(&spot)?;
@@ -78,6 +81,7 @@ impl NewFile {
     /// # Errors
     /// [`FileFault::NoSpace`], or what write(2) says.
     pub fn write(&mut self, mut data: &[u8]) -> Result<(), WorkspaceError> {
+        fault::point("write: data")?;
         while !data.is_empty() {
             match rustix::io::write(&self.file, data) {
                 Ok(n) => data = data.get(n..).unwrap_or_default(),
@@ -98,17 +102,20 @@ impl NewFile {
         // After the owner: chown(2) clears the set-id bits.
         rustix::fs::fchmod(&self.file, Mode::from(self.mode))?;
         if self.durability == Durability::Fsync {
+            fault::point("write: sync")?;
             rustix::fs::fsync(&self.file)?;
         }
+        fault::point("write: commit")?;
         self.put()?;
-        if self.durability == Durability::Fsync {
-            rustix::fs::fsync(&self.spot.dir)?;
+        fault::point("write: in its place")?;
+        match self.durability {
+            Durability::Rename => Ok(()),
+            Durability::Fsync => sync_up(&self.spot.dir, Some(self.spot.top)),
         }
-        Ok(())
     }
 
     fn put(&self) -> Result<(), WorkspaceError> {
-        let Spot { dir, name, stat } = &self.spot;
+        let Spot { dir, name, stat, top: _ } = &self.spot;
         if stat.is_none() {
             match self.link(name) {
                 Err(Errno::EXIST) => {}
@@ -118,14 +125,17 @@ impl NewFile {
         // A name that nobody can guess, for the moment between the two steps.
         let beside = format!(".sandkasten-{}", random_hex().map_err(io::Error::other)?);
         self.link(beside.as_ref())?;
-        let renamed = rustix::fs::renameat(dir, &beside, dir, name);
+        let renamed = match fault::point("write: replace") {
+            Ok(()) => rustix::fs::renameat(dir, &beside, dir, name).map_err(WorkspaceError::from),
+            Err(error) => Err(error.into()),
+        };
         if renamed.is_err() {
             match rustix::fs::unlinkat(dir, &beside, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(err) => return Err(err.into()),
             }
         }
-        Ok(renamed?)
+        renamed
     }
 
     fn link(&self, name: &std::ffi::OsStr) -> Result<(), Errno> {
@@ -133,4 +143,33 @@ impl NewFile {
         let flags = AtFlags::SYMLINK_FOLLOW;
         rustix::fs::linkat(rustix::fs::CWD, file, self.spot.dir.as_fd(), name, flags)
     }
+}
+
+/// More directories than any path has.
+const DEPTH_MAX: usize = 2048;
+
+/// Puts the names in a directory on disk, and those that lead to it from `top`, or within its file system:
+/// who made the directories above may not have done it. Boxes may move them meanwhile: then more or
+/// fewer are synced, and nothing else is done to them.
+pub(crate) fn sync_up(dir: &Beneath, top: Option<Identity>) -> Result<(), WorkspaceError> {
+    let first = Identity::of(dir)?;
+    let (mut dir, mut here) = (dir.as_fd().try_clone_to_owned()?, first);
+    for _ in 0..DEPTH_MAX {
+        match rustix::fs::fsync(&dir) {
+            // A file system without a disk has nothing to put there.
+            Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::NOTSUP) => {}
+            Err(err) => return Err(err.into()),
+        }
+        if top == Some(here) {
+            break;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = rustix::fs::openat(&dir, "..", flags, Mode::empty())?;
+        let identity = Identity::of(&above)?;
+        if identity == here || identity.dev != first.dev {
+            break;
+        }
+        (dir, here) = (above, identity);
+    }
+    Ok(())
 }

@@ -58,9 +58,14 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 
 /// An engine as a daemon starts it.
 pub(crate) async fn start(dir: &Path) -> Lab {
+    start_with(config(dir)).await
+}
+
+pub(crate) async fn start_with(config: Config) -> Lab {
     let launcher = Launcher::spawn().expect("launcher");
-    let engine = Engine::start(config(dir), launcher).await.expect("engine");
-    Lab { engine, dir: dir.to_owned() }
+    let dir = config.data_dir.clone();
+    let engine = Engine::start(config, launcher).await.expect("engine");
+    Lab { engine, dir }
 }
 
 pub(crate) fn config(dir: &Path) -> Config {

@@ -54,7 +54,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(files::upload))
         .routes(routes!(tree::list))
         .routes(routes!(workspaces::list))
-        .routes(routes!(workspaces::delete))
+        .routes(routes!(workspaces::get, workspaces::put, workspaces::delete))
         .routes(routes!(workspaces::entries))
         .routes(routes!(workspaces::write))
         .routes(routes!(workspaces::read))

@@ -3,17 +3,18 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::HeaderMap;
+use hyper::{HeaderMap, StatusCode};
 use sandkasten_engine::Place;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::files::{Entries, FileContent, Uploaded, WriteFile};
+use sandkasten_types::limits::BODY_BYTES_MAX;
 use sandkasten_types::session::Ok as Done;
-use sandkasten_types::workspace::Workspaces;
+use sandkasten_types::workspace::{PutWorkspace, Workspace, Workspaces};
 
 use super::files::{Upload, read_file, write_file};
 use crate::app::{Answer, App, WorkspacePath, ok};
 use crate::error::ApiError;
-use crate::json::refuse_coding;
+use crate::json::{Json, refuse_coding};
 use crate::openapi::UploadForm;
 use crate::query::Query;
 
@@ -24,6 +25,37 @@ use crate::query::Query;
 ))]
 pub(crate) async fn list(State(app): State<App>) -> Result<Answer<Workspaces>, ApiError> {
     Ok(ok(Workspaces { workspaces: app.engine.workspaces().await? }))
+}
+
+/// One workspace.
+#[utoipa::path(get, path = "/v1/workspaces/{id}", tag = "workspaces", operation_id = "get_workspace",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Done", body = Workspace),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn get(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+) -> Result<Answer<Workspace>, ApiError> {
+    Ok(ok(app.engine.workspace(&id).await?))
+}
+
+/// Makes a workspace, or changes the one there is. What the request does not name stays.
+#[utoipa::path(put, path = "/v1/workspaces/{id}", tag = "workspaces", operation_id = "put_workspace",
+    params(("id" = String, Path)), request_body = PutWorkspace,
+    responses(
+        (status = 201, description = "Made", body = Workspace),
+        (status = 200, description = "Changed", body = Workspace),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn put(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    body: Json<PutWorkspace, BODY_BYTES_MAX>,
+) -> Result<Answer<Workspace>, ApiError> {
+    let (workspace, is_new) = app.engine.put_workspace(&id, body.value).await?;
+    Ok(Answer(if is_new { StatusCode::CREATED } else { StatusCode::OK }, workspace))
 }
 
 /// Removes a workspace and all its files.
