@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sandkasten_jail::disk::Mechanism as DiskMechanism;
 use sandkasten_jail::seccomp::SeccompProfile;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub struct Config {
     pub session_ttl_seconds: u64,
     pub defaults: Defaults,
     pub ceilings: Ceilings,
+    /// Ways to limit disk space that may be used; the first that the host has is.
+    pub disk_limits: Vec<DiskMechanism>,
     /// The longest timeout that an exec may ask for, in milliseconds.
     pub max_exec_timeout_ms: u64,
     /// Sessions that may live at once.
@@ -53,6 +56,8 @@ pub struct Ceilings {
     pub cpu: f64,
     pub memory_mb: u64,
     pub pids: u64,
+    /// `None`: no ceiling.
+    pub disk_mb: Option<u64>,
 }
 
 /// Which shell is looked for first in an image.

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use sandkasten_jail::path::{Beneath, is_mounted_below};
 use sandkasten_protocol::id;
 use sandkasten_types::SessionId;
 use sha2::{Digest as _, Sha256};
+
+use crate::disk::{self, Space};
 
 /// Where sessions lie on disk.
 #[derive(Debug)]
@@ -27,9 +29,10 @@ pub(crate) struct Dirs {
 #[derive(Debug)]
 pub(crate) struct SessionDirs {
     pub(crate) scratch: OwnedFd,
+    /// Detached tree of what the session writes: `upper`, `work` and a `workspace` of its own. In its
+    /// folder, or on a file system of a limited size.
+    pub(crate) tree: OwnedFd,
     pub(crate) spool: OwnedFd,
-    /// What is at `/workspace` of a session without a persistent one.
-    pub(crate) workspace: OwnedFd,
     pub(crate) listener: OwnedFd,
 }
 
@@ -51,23 +54,30 @@ impl Dirs {
         Ok(hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Makes the folders of a session whose box has its ids from `uid_base` on.
-    pub(crate) fn make(&self, session: &SessionId, uid_base: u32) -> io::Result<SessionDirs> {
+    /// Makes the folders of a session whose box has its ids from `uid_base` on, and what it writes to in
+    /// `space`. The spool is never part of that.
+    pub(crate) fn make(
+        &self,
+        session: &SessionId,
+        uid_base: u32,
+        space: Space,
+    ) -> io::Result<SessionDirs> {
         let dir = self.session(session);
         make_dir(&dir, 0o700)?;
-        // The box's root owns the root directory that its overlay shows.
-        make_owned(&dir.join("upper"), 0o755, uid_base)?;
-        make_owned(&dir.join("work"), 0o700, uid_base)?;
         make_owned(&dir.join("spool"), 0o700, uid_base + id::INIT)?;
-        // Like a workspace: the box's own ids on disk, shifted by an idmapped mount.
-        make_owned(&dir.join("workspace"), 0o755, id::SANDBOX)?;
         let scratch = open_dir(&dir)?;
         Ok(SessionDirs {
+            tree: space.make(&dir, scratch.as_fd(), uid_base)?,
             spool: open_dir(&dir.join("spool"))?,
-            workspace: open_dir(&dir.join("workspace"))?,
             listener: listener(&scratch)?,
             scratch,
         })
+    }
+
+    /// Bytes that a session with a limit has written. `None`: its file system is reached by nobody but
+    /// itself.
+    pub(crate) fn used_bytes(&self, session: &SessionId) -> io::Result<Option<u64>> {
+        disk::used_in(&self.session(session))
     }
 
     /// The folder of a session, to find its socket by.
@@ -89,6 +99,9 @@ impl Dirs {
 
     /// Moves a session's folder to the trash. False: there was none.
     pub(crate) fn discard(&self, session: &SessionId) -> io::Result<bool> {
+        if let Err(error) = disk::release(&self.session(session)) {
+            tracing::warn!(%session, %error, "disk_limit_not_released");
+        }
         let random = sandkasten_types::ids::random_hex().map_err(io::Error::other)?;
         let to = self.data.join("trash").join(format!("{session}.{random}"));
         match fs::rename(self.session(session), to) {
@@ -141,12 +154,12 @@ fn listener(dir: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(listener.into())
 }
 
-fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
 /// The mode is set again: the process's umask had its say at the making.
-fn make_owned(path: &Path, mode: u32, owner: u32) -> io::Result<()> {
+pub(crate) fn make_owned(path: &Path, mode: u32, owner: u32) -> io::Result<()> {
     make_dir(path, mode)?;
     chown(path, Some(owner), Some(owner))?;
     fs::set_permissions(path, Permissions::from_mode(mode))
@@ -156,7 +169,7 @@ fn exists(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
 }
 
-fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }

@@ -130,6 +130,9 @@ pub enum StartError {
     Database { path: String, reason: String },
     #[error("cgroups: {0}")]
     Cgroups(String),
+    /// `ceilings.disk_mb` is set and can't be kept.
+    #[error("`ceilings.disk_mb` is set, and this host can't limit disk space: {0}")]
+    DiskLimits(String),
     #[error("images: {0}")]
     Images(std::io::Error),
     #[error("recovery of sessions: {0}")]

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::db::Db;
 use crate::dirs::Dirs;
+use crate::disk::Disks;
 use crate::error::Error;
 use crate::image::Store;
 use crate::session::Handle;
@@ -36,6 +37,7 @@ pub(crate) struct Host {
     pub(crate) sizes: Sizes,
     pub(crate) uids: Uids,
     pub(crate) dirs: Dirs,
+    pub(crate) disks: Disks,
     pub(crate) db: Db,
     pub(crate) live: Live,
     pub(crate) counters: Counters,

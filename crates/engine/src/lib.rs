@@ -19,6 +19,7 @@ mod config;
 mod db;
 mod descriptor;
 mod dirs;
+mod disk;
 mod error;
 mod events;
 mod exec;
@@ -50,6 +51,7 @@ pub use files::{CreateFile, FileRead, FileWriter, Place};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
+pub use sandkasten_jail::disk::Mechanism as DiskMechanism;
 use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
 pub use sandkasten_protocol::work;
@@ -240,10 +242,21 @@ impl Engine {
             // A fork that is refused is counted for the moment of its refusal.
             pids: usage.pids.min(spec.pids),
             pids_limit: spec.pids,
-            disk_bytes: 0,
-            disk_limit: None,
+            disk_bytes: self.disk_bytes(&session).await?,
+            disk_limit: spec.disk_bytes(),
             oom_kills: events.oom_kills,
         })
+    }
+
+    /// What a session has written outside a persistent workspace; 0 where it is not counted.
+    async fn disk_bytes(&self, session: &Handle) -> Result<u64, Error> {
+        if session.spec.disk_mb.is_none() {
+            return Ok(0);
+        }
+        let (host, id) = (Arc::clone(&self.0.host), session.id.clone());
+        let used = tokio::task::spawn_blocking(move || host.dirs.used_bytes(&id)).await;
+        let used = used.map_err(|error| Error::internal("a blocking task", error))?;
+        Ok(used.map_err(|error| Error::internal("space of a session", error))?.unwrap_or(0))
     }
 
     /// Checks a command and queues it, or joins the one that has its id. Dropping the handle before the
@@ -423,6 +436,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
     let uids = uids::Uids::open(&config.run_dir, &tag, &config.data_dir).map_err(|source| {
         StartError::RunDir { path: config.run_dir.display().to_string(), source }
     })?;
+    let disks = disk::Disks::open(&config, &launcher)?;
     let db = db::Db::open(&config.db_path)?;
     let images = image::Store::open(&config.data_dir).map_err(StartError::Images)?;
     let workspaces = workspace::Workspaces::open(&config.data_dir).map_err(data_dir)?;
@@ -437,6 +451,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         sizes: sizes::Sizes::default(),
         uids,
         dirs,
+        disks,
         db,
         live: host::Live::default(),
         counters: host::Counters::default(),

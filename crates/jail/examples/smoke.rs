@@ -69,7 +69,9 @@ fn enter_delegated_group() {
 
 fn print_guarantees(host: &Host) {
     let data_dir = host.folder.0.clone();
-    for one in guarantees(&HostPaths { run_dir: data_dir.clone(), data_dir }) {
+    for one in
+        guarantees(&HostPaths { run_dir: data_dir.clone(), data_dir, disk_limits: Vec::new() })
+    {
         match &one.state {
             State::Given => println!("given    {}", one.name),
             State::Missing { why, .. } => {

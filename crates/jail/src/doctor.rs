@@ -7,9 +7,11 @@
 mod attempts;
 mod whole;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::cgroup;
+use crate::disk::Mechanism;
 use crate::launcher::Launcher;
 use attempts::Folder;
 
@@ -18,6 +20,8 @@ use attempts::Folder;
 pub struct HostPaths {
     pub data_dir: PathBuf,
     pub run_dir: PathBuf,
+    /// Ways to limit disk space that may be tried.
+    pub disk_limits: Vec<Mechanism>,
 }
 
 /// One promise of the isolation and whether this host can keep it.
@@ -81,7 +85,7 @@ pub fn guarantees(env: &HostPaths) -> Vec<Guarantee> {
     ];
     list.extend(cgroup::trials().into_iter().map(of_cgroup));
     list.extend(of_directories(env));
-    list.extend(optional_ones(env));
+    list.extend(optional_ones());
     list
 }
 
@@ -112,18 +116,19 @@ fn of_directories(env: &HostPaths) -> Vec<Guarantee> {
     let (Ok(folder), Ok(launcher)) = (folder, launcher) else {
         return list;
     };
-    list.extend(of_file_system(&folder, &launcher));
+    list.extend(of_file_system(env, &folder, &launcher));
     list
 }
 
-fn of_file_system(folder: &Folder, launcher: &Launcher) -> Vec<Guarantee> {
+fn of_file_system(env: &HostPaths, folder: &Folder, launcher: &Launcher) -> Vec<Guarantee> {
     let namespace = attempts::user_namespace(launcher);
-    let mut list = vec![required(
+    let mut list = vec![disk_limits(env, folder, namespace.as_ref().ok())];
+    list.push(required(
         "user-namespace",
         "each session has 65,536 user ids of its own",
         "allow user namespaces: sysctl -w user.max_user_namespaces=15000",
         namespace.as_ref().map(|_| ()).map_err(chain),
-    )];
+    ));
     list.push(required(
         "overlay",
         "images are shared read-only, with a layer a session above",
@@ -152,14 +157,19 @@ fn of_file_system(folder: &Folder, launcher: &Launcher) -> Vec<Guarantee> {
     list
 }
 
-fn optional_ones(env: &HostPaths) -> Vec<Guarantee> {
+fn disk_limits(env: &HostPaths, folder: &Folder, namespace: Option<&OwnedFd>) -> Guarantee {
+    const SAYS: &str = "what sessions and workspaces may write to disk can be limited";
+    let (says, tried) = match attempts::disk_limits(folder, &env.disk_limits, namespace) {
+        Ok(how) => (format!("{SAYS}: {how}"), Ok(())),
+        Err(why) => (SAYS.to_owned(), Err(why)),
+    };
+    let fix = "install e2fsprogs and see to it that there is /dev/loop-control (modprobe loop), or put the \
+         data directory on a file system with project quotas (mke2fs -O quota,project; mount -o prjquota)";
+    optional("disk-limits", &says, fix, tried)
+}
+
+fn optional_ones() -> Vec<Guarantee> {
     vec![
-        optional(
-            "disk-limits",
-            "what a session may write to disk is limited by the file system",
-            "mount the data directory's file system with `prjquota` (mke2fs -O quota,project)",
-            attempts::project_quota(&env.data_dir),
-        ),
         optional(
             "landlock",
             "a second fence around files, beside namespaces",
@@ -243,7 +253,11 @@ mod test {
     fn this_host_is_judged_and_nothing_is_left() {
         let base = std::env::temp_dir().join(format!("sk-doctor-{}", std::process::id()));
         std::fs::create_dir(&base).unwrap();
-        let env = HostPaths { data_dir: base.join("data"), run_dir: base.join("run") };
+        let env = HostPaths {
+            data_dir: base.join("data"),
+            run_dir: base.join("run"),
+            disk_limits: Mechanism::ALL.to_vec(),
+        };
         let list = guarantees(&env);
         let missing: Vec<_> =
             list.iter().filter(|one| one.required && one.state != State::Given).collect();

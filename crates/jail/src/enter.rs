@@ -83,7 +83,7 @@ pub(crate) fn run(
     init: BorrowedFd<'_>,
 ) -> Result<Infallible, StepError> {
     leave_launcher()?;
-    let root = root::build(&entry.root)?;
+    let root = root::build(&entry.root, entry.user_namespace.as_fd())?;
     set_up_host(&root, entry.root.settings.uid_base)?;
     wait_for_cgroups(entry.daemon.as_fd())?;
     sys::unshare(libc::CLONE_NEWCGROUP).step("make the cgroup namespace")?;

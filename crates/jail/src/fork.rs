@@ -212,7 +212,8 @@ fn entry(
     mut fds: impl Iterator<Item = OwnedFd>,
 ) -> Result<Entry, StepError> {
     let user_namespace = next(&mut fds)?;
-    let (scratch, workspace) = (next(&mut fds)?, next(&mut fds)?);
+    let scratch = next(&mut fds)?;
+    let workspace = if settings.own_workspace { None } else { Some(next(&mut fds)?) };
     let handed_over = [next(&mut fds)?, next(&mut fds)?, next(&mut fds)?];
     let root = RootParts { layers: fds.collect(), scratch, workspace, settings };
     Ok(Entry { root, user_namespace, daemon: above_low_fds(daemon)?, handed_over })

@@ -112,14 +112,13 @@ impl Launcher {
             plan.cgroup.v2.as_fd(),
             plan.user_namespace.as_fd(),
             plan.scratch.as_fd(),
-            plan.workspace.as_fd(),
-            plan.listener.as_fd(),
-            plan.config.as_fd(),
-            plan.spool.as_fd(),
         ];
+        fds.extend(plan.workspace.iter().map(AsFd::as_fd));
+        fds.extend([plan.listener.as_fd(), plan.config.as_fd(), plan.spool.as_fd()]);
         fds.extend(plan.layers.iter().map(AsFd::as_fd));
         let settings = RootSettings {
             readonly: plan.readonly_rootfs,
+            own_workspace: plan.workspace.is_none(),
             uid_base: plan.uid_base,
             tmp_bytes: plan.tmp_bytes,
             shm_bytes: plan.shm_bytes,

@@ -12,6 +12,7 @@
 //! `sys.rs` alone.
 
 pub mod cgroup;
+pub mod disk;
 pub mod doctor;
 pub mod fault;
 pub mod launcher;

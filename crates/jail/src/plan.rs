@@ -15,8 +15,9 @@ pub struct Plan {
     pub layers: Vec<OwnedFd>,
     /// Detached tree (not idmapped) that holds `upper` and `work`, owned by ids of the session's range.
     pub scratch: OwnedFd,
-    /// Detached, idmapped tree, put at `/workspace`.
-    pub workspace: OwnedFd,
+    /// Detached, idmapped tree, put at `/workspace`. `None`: the directory `workspace` of `scratch`,
+    /// whose owners are the box's own ids.
+    pub workspace: Option<OwnedFd>,
     pub readonly_rootfs: bool,
     /// Maps 0..65536 to `uid_base`..`uid_base + 65536`.
     pub user_namespace: OwnedFd,
@@ -76,7 +77,7 @@ mod test {
             name: "s1".to_owned(),
             layers: vec![null(), null()],
             scratch: null(),
-            workspace: null(),
+            workspace: Some(null()),
             readonly_rootfs: true,
             user_namespace: null(),
             uid_base: 100_000,

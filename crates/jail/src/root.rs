@@ -32,6 +32,7 @@ use rustix::mount::{
 use crate::mountinfo;
 use crate::step::{Step, StepError, broken};
 use crate::sys::{self, MountAttr};
+use crate::tree;
 
 /// The directory of the launcher's root that the stage is mounted on.
 pub(crate) const STAGE: &str = "h";
@@ -94,13 +95,16 @@ pub(crate) struct RootParts {
     /// Lowest first.
     pub(crate) layers: Vec<OwnedFd>,
     pub(crate) scratch: OwnedFd,
-    pub(crate) workspace: OwnedFd,
+    /// `None`: the one in `scratch`.
+    pub(crate) workspace: Option<OwnedFd>,
     pub(crate) settings: RootSettings,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RootSettings {
     pub(crate) readonly: bool,
+    /// The workspace is a directory of the scratch tree.
+    pub(crate) own_workspace: bool,
     pub(crate) uid_base: u32,
     pub(crate) tmp_bytes: u64,
     pub(crate) shm_bytes: u64,
@@ -118,7 +122,7 @@ pub(crate) struct Root {
 }
 
 /// Builds the root, moves into it, and proves that nothing else can be reached.
-pub(crate) fn build(parts: &RootParts) -> Result<Root, StepError> {
+pub(crate) fn build(parts: &RootParts, user_namespace: BorrowedFd<'_>) -> Result<Root, StepError> {
     let base = parts.settings.uid_base;
     let stage = open_stage(base).step("make the stage")?;
     let root = mount_overlay(parts, stage.as_fd())?;
@@ -132,7 +136,13 @@ pub(crate) fn build(parts: &RootParts) -> Result<Root, StepError> {
     box_root.attach("dev", dev.as_fd())?;
     box_root.add_below_dev(dev.as_fd(), parts.settings.shm_bytes)?;
     box_root.add_tmpfs_mounts(parts)?;
-    box_root.attach("workspace", parts.workspace.as_fd())?;
+    let own_workspace = match &parts.workspace {
+        Some(_) => None,
+        None => Some(workspace_of(stage.as_fd(), user_namespace).step("map the workspace's ids")?),
+    };
+    if let Some(workspace) = parts.workspace.as_ref().or(own_workspace.as_ref()) {
+        box_root.attach("workspace", workspace.as_fd())?;
+    }
     box_root.mask_proc(proc.as_fd(), stage.as_fd())?;
     if parts.settings.readonly {
         let read_only = MountAttr { set: libc::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
@@ -221,6 +231,12 @@ fn mount_overlay(parts: &RootParts, stage: BorrowedFd<'_>) -> Result<OwnedFd, St
     };
     move_to(root.as_fd(), CWD, "/").step("move the overlay over /")?;
     Ok(root)
+}
+
+/// The session's own workspace: a directory of what is attached at `s`. An idmapped clone of it can be
+/// made here, where that is mounted, on every kernel.
+fn workspace_of(stage: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    tree::idmapped_clone(open_dir(stage, c"s/workspace")?.as_fd(), user_namespace)
 }
 
 /// Options of every overlay: nothing of them is taken from a layer or from the kernel's build.

@@ -280,3 +280,207 @@ pub(crate) fn fresh_keyring() -> io::Result<()> {
 fn unsigned(value: libc::c_int) -> u64 {
     u64::from(value.cast_unsigned())
 }
+
+/// Attributes of a file beside its mode, laid out as the kernel's `struct fsxattr`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct FileAttributes {
+    flags: u32,
+    extent_bytes: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_bytes: u32,
+    pad: [u8; 8],
+}
+
+const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581f;
+const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
+/// What is made below gets the directory's project.
+const INHERIT_PROJECT: u32 = 0x200;
+
+/// The quota project of a file or directory; 0 is none.
+pub(crate) fn project_of(file: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(file_attributes(file)?.project)
+}
+
+fn file_attributes(file: BorrowedFd<'_>) -> io::Result<FileAttributes> {
+    let mut attributes = FileAttributes::default();
+    let to = ptr::from_mut(&mut attributes);
+    // SAFETY: the kernel writes one `fsxattr`, for which there is room.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR, to) };
+    check(libc::c_long::from(result)).map(|_| attributes)
+}
+
+/// Whether what is made in a directory gets its project. A file can't have that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inherit {
+    Yes,
+    No,
+}
+
+/// Puts a file into a quota project.
+pub(crate) fn set_project(
+    file: BorrowedFd<'_>,
+    project: u32,
+    inherit: Inherit,
+) -> io::Result<()> {
+    let mut attributes = FileAttributes { project, ..file_attributes(file)? };
+    match inherit {
+        Inherit::Yes => attributes.flags |= INHERIT_PROJECT,
+        Inherit::No => attributes.flags &= !INHERIT_PROJECT,
+    }
+    let from = ptr::from_ref(&attributes);
+    // SAFETY: the kernel reads one `fsxattr`, which outlives the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSSETXATTR, from) };
+    check(libc::c_long::from(result)).map(drop)
+}
+
+/// What a project may have and has, laid out as the kernel's `struct if_dqblk`. Limits in KiB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct ProjectQuota {
+    pub(crate) kib_max: u64,
+    pub(crate) kib_soft: u64,
+    pub(crate) bytes: u64,
+    pub(crate) inodes_max: u64,
+    pub(crate) inodes_soft: u64,
+    pub(crate) inodes: u64,
+    pub(crate) bytes_time: u64,
+    pub(crate) inodes_time: u64,
+    pub(crate) valid: u32,
+    pub(crate) pad: u32,
+}
+
+const Q_GETQUOTA: libc::c_int = 0x0080_0007;
+const Q_SETQUOTA: libc::c_int = 0x0080_0008;
+const PROJECT_QUOTA: libc::c_int = 2;
+/// The limits of a [`ProjectQuota`] are to be set, and nothing else.
+pub(crate) const LIMITS_VALID: u32 = 1 | 4;
+
+/// What is written down for a project on the file system that `dir` lies on.
+pub(crate) fn project_quota(dir: BorrowedFd<'_>, project: u32) -> io::Result<ProjectQuota> {
+    let mut quota = ProjectQuota::default();
+    quotactl(dir, Q_GETQUOTA, project, &mut quota)?;
+    Ok(quota)
+}
+
+pub(crate) fn set_project_quota(
+    dir: BorrowedFd<'_>,
+    project: u32,
+    mut quota: ProjectQuota,
+) -> io::Result<()> {
+    quotactl(dir, Q_SETQUOTA, project, &mut quota)
+}
+
+fn quotactl(
+    dir: BorrowedFd<'_>,
+    command: libc::c_int,
+    project: u32,
+    quota: &mut ProjectQuota,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads or writes one `if_dqblk`, which outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_quotactl_fd,
+            dir.as_raw_fd(),
+            command << 8 | PROJECT_QUOTA,
+            project,
+            ptr::from_mut(quota),
+        )
+    };
+    check(result).map(drop)
+}
+
+/// A loop device's file and flags, laid out as the kernel's `struct loop_info64`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encryption: [u32; 2],
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// Laid out as the kernel's `struct loop_config`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+/// The device lets its file go when the last that has it open or mounted has gone.
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const EXT4_IOC_RESIZE_FS: libc::Ioctl = 0x4008_6610;
+
+/// The file behind a loop device, as its device and inode. `ENXIO`: there is none.
+pub(crate) fn loop_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    // SAFETY: all-zero is a valid `loop_info64`, a struct of integers.
+    let mut info: LoopInfo = unsafe { std::mem::zeroed() };
+    let to = ptr::from_mut(&mut info);
+    // SAFETY: the kernel writes one `loop_info64`, for which there is room.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, to) };
+    check(libc::c_long::from(result)).map(|_| (info.device, info.inode))
+}
+
+/// The number of a loop device without a file; it may have one a moment later.
+pub(crate) fn loop_free(control: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: the call takes no argument.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+    let number = check(libc::c_long::from(number))?;
+    u32::try_from(number).map_err(|_out_of_range| io::ErrorKind::InvalidData.into())
+}
+
+/// Gives a loop device its file, to be let go with the device's last user. `EBUSY`: it has one.
+pub(crate) fn loop_attach(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: all-zero is a valid `loop_config`, a struct of integers.
+    let mut config: LoopConfig = unsafe { std::mem::zeroed() };
+    config.fd = file.as_raw_fd().cast_unsigned();
+    config.info.flags = LO_FLAGS_AUTOCLEAR;
+    let from = ptr::from_ref(&config);
+    // SAFETY: the kernel reads one `loop_config`, which outlives the call.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, from) };
+    check(libc::c_long::from(result)).map(drop)
+}
+
+/// Makes a loop device as large as its file is by now.
+pub(crate) fn loop_grow(device: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes no argument.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY) };
+    check(libc::c_long::from(result)).map(drop)
+}
+
+/// Makes a mounted ext4, which `dir` lies on, as large as `blocks` of its blocks.
+pub(crate) fn ext4_grow(dir: BorrowedFd<'_>, blocks: u64) -> io::Result<()> {
+    // SAFETY: the kernel reads one number, which outlives the call.
+    let result =
+        unsafe { libc::ioctl(dir.as_raw_fd(), EXT4_IOC_RESIZE_FS, ptr::from_ref(&blocks)) };
+    check(libc::c_long::from(result)).map(drop)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn layouts_are_the_kernels() {
+        assert_eq!(size_of::<FileAttributes>(), 28);
+        assert_eq!(size_of::<ProjectQuota>(), 72);
+        assert_eq!(size_of::<LoopInfo>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+    }
+}

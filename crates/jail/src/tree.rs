@@ -26,14 +26,23 @@ pub fn clone_tree(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// # Errors
 /// `EINVAL` where the file system can't be idmapped.
 pub fn idmapped_clone(dir: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    cloned(
-        dir,
-        MountAttr {
-            set: NOSUID_NODEV | libc::MOUNT_ATTR_IDMAP,
-            user_namespace: u64::from(user_namespace.as_raw_fd().cast_unsigned()),
-            ..MountAttr::default()
-        },
-    )
+    cloned(dir, shifted(user_namespace))
+}
+
+/// Shows the ids of a mount that is attached nowhere through `user_namespace`.
+///
+/// # Errors
+/// As [`idmapped_clone`].
+pub fn idmap(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    sys::mount_setattr(mount, &shifted(user_namespace))
+}
+
+fn shifted(user_namespace: BorrowedFd<'_>) -> MountAttr {
+    MountAttr {
+        set: NOSUID_NODEV | libc::MOUNT_ATTR_IDMAP,
+        user_namespace: u64::from(user_namespace.as_raw_fd().cast_unsigned()),
+        ..MountAttr::default()
+    }
 }
 
 fn cloned(dir: BorrowedFd<'_>, attr: MountAttr) -> io::Result<OwnedFd> {

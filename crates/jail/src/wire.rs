@@ -63,7 +63,8 @@ impl Request {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Launch { settings, filtered } => {
-                let mut bytes = vec![LAUNCH, settings.readonly.into(), filtered.into()];
+                let flags = [settings.readonly, settings.own_workspace, filtered].map(u8::from);
+                let mut bytes = [&[LAUNCH][..], &flags].concat();
                 bytes.extend(settings.uid_base.to_ne_bytes());
                 bytes.extend(settings.tmp_bytes.to_ne_bytes());
                 bytes.extend(settings.shm_bytes.to_ne_bytes());
@@ -82,16 +83,17 @@ impl Request {
         let (kind, rest) = bytes.split_first()?;
         match *kind {
             LAUNCH => {
-                let (flags, rest) = rest.split_first_chunk::<2>()?;
+                let ([readonly, own_workspace, filtered], rest) = rest.split_first_chunk()?;
                 let (uid_base, rest) = rest.split_first_chunk()?;
                 let (tmp_bytes, rest) = rest.split_first_chunk()?;
                 let settings = RootSettings {
-                    readonly: flags.first() == Some(&1),
+                    readonly: *readonly == 1,
+                    own_workspace: *own_workspace == 1,
                     uid_base: u32::from_ne_bytes(*uid_base),
                     tmp_bytes: u64::from_ne_bytes(*tmp_bytes),
                     shm_bytes: u64::from_ne_bytes(rest.try_into().ok()?),
                 };
-                Some(Self::Launch { settings, filtered: flags.last() == Some(&1) })
+                Some(Self::Launch { settings, filtered: *filtered == 1 })
             }
             USER_NAMESPACE => {
                 Some(Self::UserNamespace { owner: u32::from_ne_bytes(rest.try_into().ok()?) })
@@ -221,12 +223,17 @@ mod test {
 
     #[test]
     fn requests_survive_the_wire() {
-        let settings =
-            RootSettings { readonly: true, uid_base: 1 << 20, tmp_bytes: 1 << 40, shm_bytes: 3 };
+        let settings = RootSettings {
+            readonly: true,
+            own_workspace: false,
+            uid_base: 1 << 20,
+            tmp_bytes: 1 << 40,
+            shm_bytes: 3,
+        };
         for request in [
             Request::Launch { settings, filtered: false },
             Request::Launch {
-                settings: RootSettings { readonly: false, ..settings },
+                settings: RootSettings { readonly: false, own_workspace: true, ..settings },
                 filtered: true,
             },
             Request::UserNamespace { owner: 77 },

@@ -105,6 +105,10 @@ pub const IMAGE_DEPTH_MAX: usize = 256;
 pub const IMAGE_ACCOUNTS_BYTES_MAX: usize = MIB;
 /// Bytes of stdin that were given to one session's commands and processes and that nobody has read.
 pub const STDIN_BYTES_MAX: u64 = 256 * MIB as u64;
+/// MiB that a session or workspace may be limited to on disk: below the least, its file system has no
+/// room of its own; the most is what an ext4 of 4 KiB blocks can grow to with ease.
+pub const DISK_MB_MIN: u64 = 16;
+pub const DISK_MB_MAX: u64 = 16 << 20;
 /// Entries of one listing, and bytes of their names and targets.
 pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const LIST_BYTES_MAX: usize = 4 * MIB;

@@ -62,7 +62,8 @@ pub struct Limits {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
-    /// MiB on disk outside a workspace. Not in this version.
+    /// MiB on disk outside a persistent workspace, 16 at least. No limit where absent, unless the daemon
+    /// has a ceiling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
 }
@@ -182,7 +183,7 @@ pub struct Stats {
     pub cpu_limit: f64,
     pub pids: u64,
     pub pids_limit: u64,
-    /// Bytes on disk outside a persistent workspace; 0 while they are not counted.
+    /// Bytes on disk outside a persistent workspace; 0 where there is no limit, and they are not counted.
     pub disk_bytes: u64,
     /// `null`: no limit.
     #[schema(required)]

@@ -106,7 +106,7 @@ refused! {
     cpu_above_the_ceiling: "POST" "/v1/sessions", json!({"limits": {"cpu": 1e6}}) => 400 "INVALID_REQUEST" names "cpu";
     cpu_of_nothing: "POST" "/v1/sessions", json!({"limits": {"cpu": 0}}) => 400 "INVALID_REQUEST" names "cpu";
     memory_of_nothing: "POST" "/v1/sessions", json!({"limits": {"memory_mb": 0}}) => 400 "INVALID_REQUEST" names "memory_mb";
-    disk_limit_of_a_later_version: "POST" "/v1/sessions", json!({"limits": {"disk_mb": 10}}) => 400 "INVALID_REQUEST" names "not available in this version";
+    too_small_a_disk_limit: "POST" "/v1/sessions", json!({"limits": {"disk_mb": 10}}) => 400 "INVALID_REQUEST" names "limits.disk_mb";
     network_of_a_later_version: "POST" "/v1/sessions", json!({"network": "bridge"}) => 400 "INVALID_REQUEST" names "not available in this version";
     network_that_never_was: "POST" "/v1/sessions", json!({"network": "wireless"}) => 400 "INVALID_REQUEST" names "wireless";
     user_that_never_was: "POST" "/v1/sessions", json!({"user": "nobody-knows"}) => 400 "INVALID_REQUEST" names "nobody-knows";

@@ -110,6 +110,7 @@ async fn begin(
     key: Option<KeyUse>,
 ) -> Result<Made, Error> {
     let spec = check(host, request).await?;
+    host.disks.space(spec.disk_bytes())?;
     check_disk(host)?;
     let id = SessionId::random().map_err(|error| Error::internal("random session id", error))?;
     let (commands, inbox) = mpsc::unbounded_channel();
@@ -296,8 +297,8 @@ impl Things {
         point("engine: folders")?;
         let dirs = host
             .dirs
-            .make(id, range.base)
-            .map_err(|error| Error::internal("folders of a session", error))?;
+            .make(id, range.base, host.disks.space(spec.disk_bytes())?)
+            .map_err(|error| no_space_or("folders of a session", error))?;
         point("engine: plan")?;
         let scratch = dirs.scratch.try_clone().map_err(internal)?;
         let with = Ingredients { dirs, cgroup: &cgroup, range: &range, nonce };
@@ -318,9 +319,11 @@ fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Err
     let (id, spec) = (&handle.id, &handle.spec);
     let namespace = with.range.namespace.as_fd();
     let workspace = match &spec.workspace {
-        Some(id) => host.workspaces.open_dir(id).map_err(internal)?,
-        None => with.dirs.workspace,
+        Some(id) => Some(host.workspaces.open_dir(id).map_err(internal)?),
+        None => None,
     };
+    let workspace =
+        workspace.map(|workspace| tree::idmapped_clone(workspace.as_fd(), namespace)).transpose();
     let image = image_layers(host, spec)?;
     let shell = environment::shell_path(spec, &image);
     let config = postcard::to_stdvec(&init_config(host, handle, with.nonce, shell))
@@ -328,8 +331,8 @@ fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Err
     Ok(Plan {
         name: id.to_string(),
         layers: shifted(&image, namespace)?,
-        scratch: tree::clone_tree(with.dirs.scratch.as_fd()).map_err(internal)?,
-        workspace: tree::idmapped_clone(workspace.as_fd(), namespace).map_err(internal)?,
+        scratch: with.dirs.tree,
+        workspace: workspace.map_err(internal)?,
         readonly_rootfs: spec.readonly_rootfs,
         user_namespace: with.range.namespace.try_clone().map_err(internal)?,
         uid_base: with.range.base,
@@ -476,6 +479,14 @@ impl Ready {
         requested.host.db.set_running(id, *init, *uid_base, hello).await?;
         Ok(())
     }
+}
+
+fn no_space_or(what: &'static str, error: std::io::Error) -> Error {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    if matches!(error.kind(), StorageFull | QuotaExceeded) {
+        return Error::NoSpace(format!("no space left for {what}"));
+    }
+    Error::internal(what, error)
 }
 
 fn internal(error: std::io::Error) -> Error {

@@ -241,7 +241,7 @@ fn show(
             cpu: Some(spec.cpu),
             memory_mb: Some(spec.memory_mb),
             pids: Some(spec.pids),
-            disk_mb: None,
+            disk_mb: spec.disk_mb,
         },
         network: Network::Mode("none".into()),
         shell: facts.shell,

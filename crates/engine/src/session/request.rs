@@ -58,9 +58,10 @@ pub(crate) fn check(
         workspace,
         cwd,
         ttl_seconds,
-        cpu: limits.0,
-        memory_mb: limits.1,
-        pids: limits.2,
+        cpu: limits.cpu,
+        memory_mb: limits.memory_mb,
+        pids: limits.pids,
+        disk_mb: limits.disk_mb,
         readonly_rootfs: config.defaults.readonly_rootfs,
         shell: config.defaults.shell,
     })
@@ -146,12 +147,17 @@ fn check_exec_mode(mode: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// Cores, MiB of memory, processes.
-fn session_limits(asked: Limits, config: &Config) -> Result<(f64, u64, u64), Error> {
+/// [`Limits`] with nothing left open.
+struct SessionLimits {
+    cpu: f64,
+    memory_mb: u64,
+    pids: u64,
+    /// `None`: no limit.
+    disk_mb: Option<u64>,
+}
+
+fn session_limits(asked: Limits, config: &Config) -> Result<SessionLimits, Error> {
     let (defaults, ceilings) = (&config.defaults, &config.ceilings);
-    if asked.disk_mb.is_some() {
-        return invalid("`limits.disk_mb` is not available in this version");
-    }
     let cpu = asked.cpu.unwrap_or(defaults.cpu.min(ceilings.cpu));
     if !cpu.is_finite() || cpu < CPU_MIN {
         return invalid(format!("`limits.cpu` is {cpu}; the least is {CPU_MIN}"));
@@ -166,7 +172,12 @@ fn session_limits(asked: Limits, config: &Config) -> Result<(f64, u64, u64), Err
     within("limits.memory_mb", memory_mb, MEMORY_MB_MIN, ("ceilings.mem_mb", ceilings.memory_mb))?;
     let pids = asked.pids.unwrap_or(defaults.pids.min(ceilings.pids));
     within("limits.pids", pids, PIDS_MIN, ("ceilings.pids", ceilings.pids))?;
-    Ok((cpu, memory_mb, pids))
+    let disk_mb = asked.disk_mb.or(ceilings.disk_mb);
+    if let Some(mb) = asked.disk_mb {
+        let ceiling = ceilings.disk_mb.unwrap_or(limits::DISK_MB_MAX);
+        within("limits.disk_mb", mb, limits::DISK_MB_MIN, ("ceilings.disk_mb", ceiling))?;
+    }
+    Ok(SessionLimits { cpu, memory_mb, pids, disk_mb })
 }
 
 fn within(what: &str, value: u64, least: u64, ceiling: (&str, u64)) -> Result<(), Error> {

@@ -30,6 +30,9 @@ pub(crate) struct Spec {
     pub(crate) cpu: f64,
     pub(crate) memory_mb: u64,
     pub(crate) pids: u64,
+    /// MiB on disk outside a persistent workspace. `None`: no limit.
+    #[serde(default)]
+    pub(crate) disk_mb: Option<u64>,
     pub(crate) readonly_rootfs: bool,
     pub(crate) shell: ShellPreference,
 }
@@ -45,6 +48,10 @@ pub(crate) enum BoxUser {
 impl Spec {
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_mb.saturating_mul(MIB)
+    }
+
+    pub(crate) fn disk_bytes(&self) -> Option<u64> {
+        self.disk_mb.map(|mb| mb.saturating_mul(MIB))
     }
 
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
@@ -95,6 +102,7 @@ impl Spec {
             cpu: 0.5,
             memory_mb: 64,
             pids: 32,
+            disk_mb: None,
             readonly_rootfs: false,
             shell: ShellPreference::Bash,
         }

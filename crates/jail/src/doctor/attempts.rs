@@ -11,11 +11,12 @@ use rustix::process::Resource;
 use rustix::thread::{CapabilitySet, LinkNameSpaceType};
 
 use crate::attempt::in_child;
+use crate::disk::{self, Mechanism};
 use crate::launcher::{LaunchError, Launcher};
 use crate::path::Beneath;
 use crate::seccomp::{SeccompProfile, init_filter};
 use crate::step::{Step, StepError, broken};
-use crate::{memfd as files, mountinfo, root, sys, tree};
+use crate::{memfd as files, root, sys, tree};
 
 /// Far above every range that is given to sessions.
 pub(super) const UID_BASE: u32 = 2_140_000_000;
@@ -176,20 +177,18 @@ pub(super) fn idmapped(folder: &Folder, namespace: &OwnedFd) -> Result<(), Strin
     tree::idmapped_clone(dir.as_fd(), namespace.as_fd()).map(drop).map_err(says)
 }
 
-/// Whether the file system that the data directory lies on keeps project quotas.
-pub(super) fn project_quota(data_dir: &Path) -> Result<(), String> {
-    let parent = existing(data_dir).map_err(says)?;
-    let text = fs::read("/proc/self/mountinfo").map_err(says)?;
-    let mount = mountinfo::parse(&text)
-        .into_iter()
-        .filter(|mount| parent.starts_with(&mount.point))
-        .max_by_key(|mount| mount.point.components().count())
-        .ok_or("its mount isn't found")?;
-    let mut options = mount.super_options.split(',');
-    if options.any(|option| option == "prjquota" || option == "pquota") {
-        return Ok(());
-    }
-    Err(format!("{} ({}) is mounted without project quotas", mount.point.display(), mount.fs_type))
+/// How space on the data directory's file system can be limited.
+pub(super) fn disk_limits(
+    folder: &Folder,
+    allowed: &[Mechanism],
+    namespace: Option<&OwnedFd>,
+) -> Result<String, String> {
+    let namespace = || {
+        let namespace = namespace.ok_or("there is no user namespace to try it with")?;
+        namespace.try_clone().map_err(says)
+    };
+    let choice = disk::choose(&folder.path, allowed, namespace);
+    if choice.mechanism.is_some() { Ok(choice.to_string()) } else { Err(choice.to_string()) }
 }
 
 pub(super) fn landlock() -> Result<(), String> {

@@ -49,7 +49,7 @@ fn in_group(
 
 fn plan(folder: &Folder, namespace: OwnedFd, cgroup: &Cgroup) -> io::Result<Plan> {
     let layer = folder.make("box/layer")?;
-    let workspace = folder.make("box/workspace")?;
+    folder.make("box/s/workspace")?;
     for name in ["box/s/upper", "box/s/work"] {
         let dir = folder.make(name)?;
         std::os::unix::fs::fchown(&dir, Some(UID_BASE), Some(UID_BASE))?;
@@ -58,7 +58,7 @@ fn plan(folder: &Folder, namespace: OwnedFd, cgroup: &Cgroup) -> io::Result<Plan
         name: "doctor".to_owned(),
         layers: vec![tree::idmapped_clone(layer.as_fd(), namespace.as_fd())?],
         scratch: tree::clone_tree(folder.make("box/s")?.as_fd())?,
-        workspace: tree::idmapped_clone(workspace.as_fd(), namespace.as_fd())?,
+        workspace: None,
         readonly_rootfs: false,
         user_namespace: namespace,
         uid_base: UID_BASE,

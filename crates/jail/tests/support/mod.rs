@@ -146,7 +146,7 @@ impl Host {
             name: name.to_owned(),
             layers,
             scratch: tree::clone_tree(Beneath::open(&dir)?.as_fd())?,
-            workspace: idmapped(&dir.join("ws"))?,
+            workspace: Some(idmapped(&dir.join("ws"))?),
             readonly_rootfs: options.readonly_rootfs,
             user_namespace: namespace,
             uid_base: base,

@@ -4,7 +4,7 @@ use sandkasten_jail::doctor::{Guarantee, HostPaths, State};
 use serde_json::{Value, json};
 
 use crate::cli::Context;
-use crate::config::{RUN_DIR, Settings, absolute};
+use crate::config::{RUN_DIR, Settings, absolute, disk_limits};
 use crate::failure::{FAILED, Result};
 use crate::output::escaped;
 
@@ -34,6 +34,7 @@ pub(super) fn of_host(settings: &Settings) -> Vec<Guarantee> {
     sandkasten_jail::doctor::guarantees(&HostPaths {
         data_dir: absolute(&settings.data_dir),
         run_dir: RUN_DIR.into(),
+        disk_limits: disk_limits(settings),
     })
 }
 

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use ready::{RUN_DIR, engine_config, is_loopback, server_config};
+pub(crate) use ready::{RUN_DIR, disk_limits, engine_config, is_loopback, server_config};
 use settings::Seccomp;
 pub(crate) use settings::Settings;
 pub(crate) use value::addresses;

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use sandkasten_engine::{Ceilings, Defaults, SeccompProfile, ShellPreference, WorkspacePolicy};
+use sandkasten_engine::{
+    Ceilings, Defaults, DiskMechanism, SeccompProfile, ShellPreference, WorkspacePolicy,
+};
 
 use super::absolute;
-use super::settings::{Durability, Seccomp, Settings, Shell};
+use super::settings::{DiskLimit, Durability, Seccomp, Settings, Shell};
 use super::value::addresses;
 
 /// Where daemons of this host agree on uid ranges.
@@ -29,6 +31,7 @@ pub(crate) fn ceilings(settings: &Settings) -> Ceilings {
         cpu: settings.ceilings_cpu.unwrap_or_else(host_cores),
         memory_mb: settings.ceilings_mem_mb.unwrap_or_else(host_memory_share_mb),
         pids: settings.ceilings_pids,
+        disk_mb: settings.ceilings_disk_mb,
     }
 }
 
@@ -58,6 +61,7 @@ pub(crate) fn engine_config(settings: &Settings) -> sandkasten_engine::Config {
             },
         },
         ceilings: ceilings(settings),
+        disk_limits: disk_limits(settings),
         max_exec_timeout_ms: settings.max_exec_timeout_ms,
         max_sessions: usize::try_from(settings.max_sessions).unwrap_or(usize::MAX),
         max_output_bytes: settings.max_output_bytes,
@@ -95,6 +99,16 @@ fn workspaces(settings: &Settings) -> WorkspacePolicy {
     } else {
         WorkspacePolicy::Off
     }
+}
+
+/// As `jail` takes them, in its own order.
+pub(crate) fn disk_limits(settings: &Settings) -> Vec<DiskMechanism> {
+    let mechanism = |limit: &DiskLimit| match limit {
+        DiskLimit::Project => DiskMechanism::Project,
+        DiskLimit::Image => DiskMechanism::Image,
+        DiskLimit::Memory => DiskMechanism::Memory,
+    };
+    settings.disk_limits.iter().map(mechanism).collect()
 }
 
 fn host_cores() -> f64 {

@@ -43,6 +43,10 @@ pub(crate) struct Settings {
     /// `None`: 80 % of the host's memory.
     pub(crate) ceilings_mem_mb: Option<u64>,
     pub(crate) ceilings_pids: u64,
+    /// MiB. `None`: no ceiling.
+    pub(crate) ceilings_disk_mb: Option<u64>,
+    /// Ways to limit disk space that may be used.
+    pub(crate) disk_limits: Vec<DiskLimit>,
     pub(crate) cors_origins: Vec<String>,
     pub(crate) durability: Durability,
 }
@@ -60,6 +64,14 @@ pub(crate) enum Seccomp {
 pub(crate) enum Shell {
     Bash,
     Sh,
+}
+
+/// A word of `disk_limits`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum DiskLimit {
+    Project,
+    Image,
+    Memory,
 }
 
 /// `durability`.
@@ -99,6 +111,8 @@ impl Default for Settings {
             ceilings_cpu: None,
             ceilings_mem_mb: None,
             ceilings_pids: 4096,
+            ceilings_disk_mb: None,
+            disk_limits: vec![DiskLimit::Project, DiskLimit::Image, DiskLimit::Memory],
             cors_origins: Vec::new(),
             durability: Durability::Rename,
         }

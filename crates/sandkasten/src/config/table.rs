@@ -1,6 +1,6 @@
 //! The table of keys: name, variable, what a value may be, where it goes.
 
-use super::settings::{Durability, Seccomp, Settings, Shell};
+use super::settings::{DiskLimit, Durability, Seccomp, Settings, Shell};
 use super::value::{self, Parsed, Raw};
 use sandkasten_types::limits;
 
@@ -188,7 +188,11 @@ static ROWS: &[Row] = &[
         Ok(())
     }),
     row!("ceilings.pids", "CEILINGS_PIDS", text!(ceilings_pids, pids)),
-    row!("ceilings.disk_mb", "CEILINGS_DISK_MB", |_, raw| disk(&raw.text()?)),
+    row!("ceilings.disk_mb", "CEILINGS_DISK_MB", text!(ceilings_disk_mb, disk_mb)),
+    row!("disk_limits", "DISK_LIMITS", Many, |settings, raw| {
+        settings.disk_limits = disk_limits(&raw.list()?)?;
+        Ok(())
+    }),
     row!("cors_origins", "CORS_ORIGINS", Many, |settings, raw| {
         settings.cors_origins = every(raw, value::origin)?;
         Ok(())
@@ -253,12 +257,24 @@ fn durability(text: &str) -> Parsed<Durability> {
     value::word(text, &[("rename", Durability::Rename), ("fsync", Durability::Fsync)])
 }
 
-fn disk(text: &str) -> Parsed<()> {
+fn disk_mb(text: &str) -> Parsed<Option<u64>> {
     if text == "unlimited" {
-        return Ok(());
+        return Ok(None);
     }
-    value::integer(text, 0, u64::MAX)?;
-    Err("is not available in this version: there are no disk limits yet".into())
+    value::integer(text, limits::DISK_MB_MIN, limits::DISK_MB_MAX).map(Some)
+}
+
+/// `none` alone is no way at all.
+fn disk_limits(words: &[String]) -> Parsed<Vec<DiskLimit>> {
+    if words == ["none"] {
+        return Ok(Vec::new());
+    }
+    let known = [
+        ("project", DiskLimit::Project),
+        ("image", DiskLimit::Image),
+        ("memory", DiskLimit::Memory),
+    ];
+    words.iter().map(|word| value::word(word, &known)).collect()
 }
 
 fn only_none(text: &str) -> Parsed<()> {

@@ -104,6 +104,8 @@ fn documented() -> Vec<Row> {
         row!("ceilings.cpu", "ceilings: {cpu: 1}", "CEILINGS_CPU" = "1.5", ceilings_cpu: None, Some(1.0), Some(1.5)),
         row!("ceilings.mem_mb", "ceilings: {mem_mb: 600}", "CEILINGS_MEM_MB" = "700", ceilings_mem_mb: None, Some(600), Some(700)),
         row!("ceilings.pids", "ceilings: {pids: 600}", "CEILINGS_PIDS" = "700", ceilings_pids: 4096, 600, 700),
+        row!("ceilings.disk_mb", "ceilings: {disk_mb: 600}", "CEILINGS_DISK_MB" = "unlimited", ceilings_disk_mb: None, Some(600), None),
+        row!("disk_limits", "disk_limits: [image]", "DISK_LIMITS" = "none", disk_limits: [settings::DiskLimit::Project, settings::DiskLimit::Image, settings::DiskLimit::Memory], [settings::DiskLimit::Image], [settings::DiskLimit::Project; 0]),
         row!("cors_origins", "cors_origins: ['https://a.example']", "CORS_ORIGINS" = "http://b.example:1", cors_origins: [""; 0], ["https://a.example"], ["http://b.example:1"]),
         row!("durability", "durability: fsync", "DURABILITY" = "rename", durability: settings::Durability::Rename, settings::Durability::Fsync, settings::Durability::Rename),
     ]
@@ -131,7 +133,6 @@ fn every_row_of_the_table_is_tested() {
     let fixed = [
         "defaults.network_mode",
         "defaults.exec_mode",
-        "ceilings.disk_mb",
         "extra_ca",
         "upstream_proxy",
         "pool.images",
@@ -171,6 +172,8 @@ fn a_bad_value_is_refused_with_key_file_and_line() {
         ("max_output_bytes: 65 MiB", "is too high"),
         ("max_read_bytes: 10 MB", "`10 MB` is not a whole number"),
         ("cors_origins: [example.com]", "is not an origin"),
+        ("ceilings: {disk_mb: 1}", "1 is too low"),
+        ("disk_limits: [image, disk]", "`disk` is not `project` or `image` or `memory`"),
         ("durability: maybe", "`maybe` is not `rename` or `fsync`"),
     ];
     for (line, why) in cases {
@@ -195,7 +198,6 @@ fn a_later_features_value_is_refused_with_the_reason() {
         ("defaults:\n  network_mode: bridge\n", 2, "sessions have no network yet"),
         ("defaults:\n  network_mode: proxy\n", 2, "sessions have no network yet"),
         ("defaults:\n  exec_mode: stateless\n", 2, "not available in this version"),
-        ("ceilings:\n  disk_mb: 1000\n", 2, "there are no disk limits yet"),
         ("extra_ca: /etc/ca.pem\n", 1, "it comes with the network"),
         ("upstream_proxy: http://proxy:3128\n", 1, "it comes with the network"),
     ];
