@@ -207,6 +207,7 @@ fn to_init() -> Vec<ToInit> {
         ToInit::File { tag: 1, op: FileOp::Read { path, user: FileUser::Root } },
         ToInit::File { tag: 2, op: create },
         ToInit::File { tag: 3, op: FileOp::Commit { token: 1 } },
+        ToInit::File { tag: 5, op: FileOp::OpenDir { token: 1 } },
         ToInit::File { tag: 4, op: FileOp::Work { job: list, user: FileUser::Session } },
     ]
 }

@@ -319,9 +319,18 @@ impl Engine {
     /// Those of the place; those of the job come from the worker.
     pub async fn work(&self, place: Place, job: Job, user: FileUser) -> Result<Worker, Error> {
         files::check_path(job.path())?;
-        match place {
-            Place::Session(id) => worker::in_session(&*self.living(&id).await?, job, user).await,
-            Place::Workspace(id) => worker::in_workspace(&self.0.host, &id, job).await,
+        let (host, changes) = (&self.0.host, worker::changes_files(&job));
+        let (worker, workspace) = match place {
+            Place::Session(id) => {
+                let session = self.living(&id).await?;
+                let worker = worker::in_session(&session, job, user).await?;
+                (worker, session.spec.workspace.clone())
+            }
+            Place::Workspace(id) => (worker::in_workspace(host, &id, job).await?, Some(id)),
+        };
+        match workspace {
+            Some(id) if changes => Ok(worker.synced(workspaces::to_sync(host, id).await?)),
+            _ => Ok(worker),
         }
     }
 

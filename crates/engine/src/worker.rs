@@ -47,6 +47,8 @@ pub struct Worker {
     /// As asked for, for messages.
     path: String,
     state: State,
+    /// A directory of the file system that is to be on disk before the job counts as done.
+    sync: Option<OwnedFd>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +67,13 @@ impl Worker {
             buffer: Vec::new(),
             path: path_of(job),
             state: State::Running,
+            sync: None,
         })
+    }
+
+    /// What the job has changed is on disk before its end is told.
+    pub(crate) fn synced(self, dir: Option<OwnedFd>) -> Self {
+        Self { sync: dir, ..self }
     }
 
     /// The next item; `None` once the job is done. May be dropped and called again.
@@ -144,7 +152,7 @@ impl Worker {
             match frame {
                 Some(Item::Done { truncated }) => {
                     self.state = State::Done { truncated };
-                    return Ok(None);
+                    return self.sync().await.map(|()| None);
                 }
                 Some(Item::Failed { fault, path }) => {
                     let path = match path.is_empty() {
@@ -158,6 +166,14 @@ impl Worker {
                 None => self.receive().await?,
             }
         }
+    }
+
+    /// Of a tree every file and name would have to be synced: one call for all of them is quicker.
+    async fn sync(&mut self) -> Result<(), Error> {
+        let Some(dir) = self.sync.take() else { return Ok(()) };
+        let synced = tokio::task::spawn_blocking(move || rustix::fs::syncfs(dir)).await;
+        let synced = synced.map_err(|error| Error::internal("syncing a tree", error))?;
+        synced.map_err(|error| Error::internal("syncing a tree", error))
     }
 
     async fn receive(&mut self) -> Result<(), Error> {
@@ -196,6 +212,20 @@ impl Worker {
             "{}: the worker of this call was ended by the session; how far it came is not known",
             self.path
         ))
+    }
+}
+
+/// Whether a job may change files.
+pub(crate) fn changes_files(job: &Job) -> bool {
+    match job {
+        Job::List { .. }
+        | Job::Glob { .. }
+        | Job::Grep { .. }
+        | Job::Watch { .. }
+        | Job::Pack { .. } => false,
+        Job::Copy { .. } | Job::RemoveTree { .. } | Job::ChmodTree { .. } | Job::Unpack { .. } => {
+            true
+        }
     }
 }
 

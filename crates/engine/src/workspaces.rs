@@ -7,6 +7,7 @@
 //! other trouble leaves it where it was, or where [`settle`] finds it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sandkasten_jail::fault;
@@ -14,7 +15,7 @@ use sandkasten_types::files::DirEntry;
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId};
 
-use crate::config::WorkspacePolicy;
+use crate::config::{Durability, WorkspacePolicy};
 use crate::db::{Removable, WorkspaceChange, WorkspaceRow};
 use crate::error::{Error, FileFault};
 use crate::files::shown;
@@ -273,6 +274,18 @@ async fn make_again(host: &Arc<Host>, id: WorkspaceId) {
         Ok(true) => tracing::error!(workspace = %id, "workspace_was_missing_and_is_made_again"),
         Ok(false) => {}
         Err(error) => tracing::error!(workspace = %id, %error, "workspace_not_settled"),
+    }
+}
+
+/// The directory of a workspace whose file system is to be synced after a change; `None` where the
+/// configuration asks for none.
+pub(crate) async fn to_sync(host: &Arc<Host>, id: WorkspaceId) -> Result<Option<OwnedFd>, Error> {
+    match host.config.durability {
+        Durability::Rename => Ok(None),
+        Durability::Fsync => {
+            let opened = on_disk(host, move |workspaces| workspaces.open_dir(&id)).await;
+            opened.map(Some).map_err(|error| Error::internal("opening a workspace", error))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandkasten_engine::{Durability, Error, IdempotencyKey, Place};
 use sandkasten_jail::fault;
@@ -18,6 +19,7 @@ use support::{Lab, config, lab, labs, runtime, start_with};
 
 #[test]
 fn a_create_that_fails_at_any_step_leaves_nothing() {
+    let _alone = alone();
     lab(async |lab| {
         let request =
             || CreateSession { workspace_id: Some("fresh".into()), ..CreateSession::default() };
@@ -46,6 +48,12 @@ fn a_create_that_fails_at_any_step_leaves_nothing() {
         assert!(failures >= 8, "{failures}");
         lab
     });
+}
+
+/// The faults are the process's: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Calls again and again, each time with a fault one step later, until it works. Counts the faults.
@@ -88,6 +96,7 @@ fn tree(top: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// changed nothing, and what failed works the next time.
 #[test]
 fn a_workspace_survives_a_fault_at_any_step() {
+    let _alone = alone();
     labs(|dir| {
         let with = sandkasten_engine::Config { durability: Durability::Fsync, ..config(dir) };
         runtime().block_on(async {

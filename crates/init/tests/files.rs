@@ -70,6 +70,21 @@ impl Sandbox {
 }
 
 #[test]
+fn the_directory_of_a_file_to_be_comes_for_its_sync() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    // Its user may write in it and not read it.
+    sandbox.run("mkdir drop; chmod 300 drop");
+    let (token, _, mut file) = sandbox.create("drop/f").unwrap();
+    file.write_all(b"x").unwrap();
+    let (done, dir) = sandbox.file(FileOp::OpenDir { token });
+    assert_eq!(done, Ok(FileDone::Opened));
+    sandbox.commit(token).unwrap();
+    rustix::fs::fsync(dir.unwrap()).unwrap();
+    assert_eq!(sandbox.file(FileOp::OpenDir { token }).0, Err(FileFault::UnknownToken));
+    assert_eq!(sandbox.read("drop/f").unwrap(), b"x");
+}
+
+#[test]
 fn bytes_go_in_and_out() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let all: Vec<u8> = (0..=255).cycle().take(1_000_000).collect();

@@ -319,11 +319,7 @@ pub(crate) enum Inherit {
 }
 
 /// Puts a file into a quota project.
-pub(crate) fn set_project(
-    file: BorrowedFd<'_>,
-    project: u32,
-    inherit: Inherit,
-) -> io::Result<()> {
+pub(crate) fn set_project(file: BorrowedFd<'_>, project: u32, inherit: Inherit) -> io::Result<()> {
     let mut attributes = FileAttributes { project, ..file_attributes(file)? };
     match inherit {
         Inherit::Yes => attributes.flags |= INHERIT_PROJECT,

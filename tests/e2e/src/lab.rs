@@ -391,6 +391,14 @@ impl Lab {
         }
     }
 
+    /// As [`Lab::restart`].
+    ///
+    /// # Errors
+    /// Where the daemon ends instead of listening.
+    pub fn try_restart(&mut self) -> Result<(), Refusal> {
+        self.run()
+    }
+
     /// Takes a variable from the environment that the next start gets.
     ///
     /// # Panics
