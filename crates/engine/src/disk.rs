@@ -53,6 +53,15 @@ impl Disks {
         Ok(Self { choice })
     }
 
+    pub(crate) fn mechanism(&self) -> Option<Mechanism> {
+        self.choice.mechanism
+    }
+
+    /// The mechanism and why none before it, for people.
+    pub(crate) fn how(&self) -> String {
+        self.choice.to_string()
+    }
+
     /// Where a session with this limit writes to.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ pub struct FileWriter {
 #[derive(Debug)]
 enum Inside {
     Session(SessionFile),
-    Workspace(NewFile),
+    Workspace(Box<NewFile>),
 }
 
 /// A temporary file that init made.
@@ -256,7 +256,11 @@ pub(crate) async fn create_in_workspace(
     };
     let asked = shown(&asked);
     let file = workspace_call(host, &asked, begin).await?;
-    Ok(FileWriter { path: file.path().to_owned(), asked, inside: Some(Inside::Workspace(file)) })
+    Ok(FileWriter {
+        path: file.path().to_owned(),
+        asked,
+        inside: Some(Inside::Workspace(Box::new(file))),
+    })
 }
 
 /// Reads a file of a workspace.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use sandkasten_jail::fault;
 use sandkasten_types::files::DirEntry;
+use sandkasten_types::limits::{DISK_MB_MAX, DISK_MB_MIN};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId};
 
@@ -22,6 +23,7 @@ use crate::files::shown;
 use crate::host::Host;
 use crate::session::check_labels;
 use crate::sizes::{self, Size};
+use crate::workspace::limit::{LimitFault, Sessions};
 use crate::workspace::{WorkspaceError, Workspaces};
 
 /// Refuses every use of workspaces where they are switched off.
@@ -103,7 +105,14 @@ pub(crate) async fn put(
     let (row, is_new) = {
         let _gate = host.workspace_gate.lock().await;
         let is_new = make(host, id).await?;
-        let changed = change_row(host, id, change).await;
+        let limited = match change.quota_mb {
+            Some(mb) => set_quota(host, id, mb).await,
+            None => Ok(()),
+        };
+        let changed = match limited {
+            Ok(()) => change_row(host, id, change).await,
+            Err(error) => Err(error),
+        };
         if is_new && changed.is_err() {
             take_back(host, id).await;
         }
@@ -124,11 +133,14 @@ async fn change_row(
     row(host, id).await
 }
 
-/// The one place where a quota is judged.
+/// What a quota may be. Whether this host and this workspace can have it is [`set_quota`]'s.
 fn check_quota(quota_mb: Option<u64>) -> Result<Option<u64>, Error> {
     match quota_mb {
         None => Ok(None),
-        Some(_) => Err(Error::InvalidRequest("`quota_mb` is not available in this version".into())),
+        Some(mb) if (DISK_MB_MIN..=DISK_MB_MAX).contains(&mb) => Ok(Some(mb)),
+        Some(mb) => Err(Error::InvalidRequest(format!(
+            "`quota_mb` is {mb}; it must be {DISK_MB_MIN} to {DISK_MB_MAX}"
+        ))),
     }
 }
 
@@ -289,6 +301,30 @@ pub(crate) async fn to_sync(host: &Arc<Host>, id: WorkspaceId) -> Result<Option<
     }
 }
 
+/// Limits a workspace that exists to so many MiB; the caller holds the gate.
+async fn set_quota(host: &Arc<Host>, id: &WorkspaceId, mb: u64) -> Result<(), Error> {
+    let row = row(host, id).await?;
+    let sessions = if row.active_sessions > 0 { Sessions::Some } else { Sessions::None };
+    let (with, which) = (Arc::clone(host), id.clone());
+    let limited = tokio::task::spawn_blocking(move || {
+        let mechanism = with.disks.mechanism();
+        with.workspaces.limit(&which, mb << 20, mechanism, sessions)
+    });
+    let limited = limited.await.map_err(|error| Error::internal("a blocking task", error))?;
+    host.trash_filled.notify_one();
+    limited.map_err(|fault| match fault {
+        LimitFault::InUse => Error::WorkspaceInUse(id.clone()),
+        LimitFault::TooSmall(bytes) => Error::NoSpace(format!(
+            "`quota_mb` is {mb}, and workspace {id} has {bytes} bytes in it"
+        )),
+        LimitFault::Unavailable => Error::InvalidRequest(format!(
+            "`quota_mb` is not available on this host; {}",
+            host.disks.how()
+        )),
+        LimitFault::Io(error) => Error::internal("limiting a workspace", error),
+    })
+}
+
 /// The entries of one directory.
 pub(crate) async fn list_dir(
     host: &Arc<Host>,
@@ -329,6 +365,9 @@ pub(crate) fn file_error(path: String, error: WorkspaceError) -> Error {
         WorkspaceError::File(fault) => Error::File { path, fault },
         WorkspaceError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
             Error::File { path, fault: FileFault::NoSpace }
+        }
+        WorkspaceError::Io(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Error::Overloaded("the workspace is being copied for its new quota".into())
         }
         WorkspaceError::Io(error) => Error::internal("a file of a workspace", error),
     }

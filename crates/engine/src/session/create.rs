@@ -318,12 +318,7 @@ struct Ingredients<'a> {
 fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Error> {
     let (id, spec) = (&handle.id, &handle.spec);
     let namespace = with.range.namespace.as_fd();
-    let workspace = match &spec.workspace {
-        Some(id) => Some(host.workspaces.open_dir(id).map_err(internal)?),
-        None => None,
-    };
-    let workspace =
-        workspace.map(|workspace| tree::idmapped_clone(workspace.as_fd(), namespace)).transpose();
+    let workspace = spec.workspace.as_ref().map(|id| host.workspaces.tree_for(id, namespace));
     let image = image_layers(host, spec)?;
     let shell = environment::shell_path(spec, &image);
     let config = postcard::to_stdvec(&init_config(host, handle, with.nonce, shell))
@@ -332,7 +327,7 @@ fn plan(host: &Host, handle: &Handle, with: Ingredients<'_>) -> Result<Plan, Err
         name: id.to_string(),
         layers: shifted(&image, namespace)?,
         scratch: with.dirs.tree,
-        workspace: workspace.map_err(internal)?,
+        workspace: workspace.transpose().map_err(internal)?,
         readonly_rootfs: spec.readonly_rootfs,
         user_namespace: with.range.namespace.try_clone().map_err(internal)?,
         uid_base: with.range.base,

@@ -12,6 +12,7 @@
 //!         └──────────restore──────────┘
 //! ```
 
+pub(crate) mod limit;
 pub(crate) mod list;
 mod path;
 mod place;
@@ -52,6 +53,7 @@ const WITHDRAWN: &str = ".deleting-";
 pub struct Workspaces {
     dir: Beneath,
     trash: Trash,
+    copying: limit::Copying,
 }
 
 /// Why a file operation failed: the caller's fault, or ours.
@@ -80,7 +82,10 @@ impl Workspaces {
     pub fn open(data_dir: &Path) -> io::Result<Self> {
         let data = Beneath::open(data_dir)?;
         let dir = data.create_dirs(Path::new("workspaces"), (0, 0), Mode::RWXU)?;
-        Ok(Self { dir, trash: Trash::open(data_dir)? })
+        let trash = Trash::open(data_dir)?;
+        let workspaces = Self { dir, trash, copying: limit::Copying::default() };
+        workspaces.sweep_copies()?;
+        Ok(workspaces)
     }
 
     /// Makes the directory, owned by the box's user; one that exists is left as it is.
@@ -134,7 +139,7 @@ impl Workspaces {
         Ok(ids)
     }
 
-    /// The directory itself, for a session's mount.
+    /// Its top directory, for calls of the API.
     ///
     /// # Errors
     /// `NotFound`, or what open(2) says.
@@ -276,7 +281,7 @@ impl Workspaces {
     }
 
     fn tree(&self, id: &WorkspaceId) -> io::Result<Beneath> {
-        self.dir.open_dir(Path::new(id.as_str()))
+        self.top(id)
     }
 
     fn dress(&self, name: &str, durability: Durability) -> io::Result<()> {

@@ -24,6 +24,8 @@ use crate::{Durability, FileFault};
 pub struct NewFile {
     file: OwnedFd,
     spot: Spot,
+    /// Holds the workspace: its files are not copied away meanwhile.
+    _place: Place,
     shown: Vec<u8>,
     mode: u32,
     durability: Durability,
@@ -43,7 +45,14 @@ pub(super) fn begin(
     let flags = OFlags::WRONLY | OFlags::TMPFILE;
     let file = spot.dir.open_file(Path::new("."), flags, Mode::RUSR | Mode::WUSR)?;
     let mode = options.mode.or(old_mode).unwrap_or(0o644) & 0o1777;
-    Ok(NewFile { file, spot, shown: path.shown, mode, durability: options.durability })
+    Ok(NewFile {
+        file,
+        spot,
+        _place: place,
+        shown: path.shown,
+        mode,
+        durability: options.durability,
+    })
 }
 
 /// The mode of a file that is to be replaced: refused where open(2) for writing would be.
