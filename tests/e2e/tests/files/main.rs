@@ -3,12 +3,30 @@
 //!
 //! Every target of this package that begins with `files` belongs to the suite.
 
+mod alone;
+mod archives;
+mod canary;
 mod cases;
+mod contents;
+mod kinds;
+mod names;
+mod paths;
+mod routes;
+mod shared;
+mod uploads;
 
-use sandkasten_e2e::http::Answer;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sandkasten_e2e::http::{Answer, Client};
 use sandkasten_e2e::session::{decode, encode, escape};
 use sandkasten_e2e::{Lab, Session};
-use serde_json::json;
+use serde_json::{Value, json};
+
+/// What the daemon says that it can. It does not describe itself in there.
+fn document(lab: &Lab) -> Value {
+    let client = Client { document: None, ..lab.client.clone() };
+    client.get("/openapi.json").ok(200)
+}
 
 fn base(lab: &Lab) -> Session<'_> {
     lab.session(&json!({ "image": "base" }))
@@ -21,9 +39,11 @@ struct Workspace<'a> {
 }
 
 impl<'a> Workspace<'a> {
-    /// A name that no other test has: this test's own, and the process'.
+    /// A name that no other test has, in this process or another.
     fn new(lab: &'a Lab, name: &str) -> Self {
-        Self { lab, id: format!("{name}-{}", std::process::id()) }
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Self { lab, id: format!("{name}-{}-{number}", std::process::id()) }
     }
 
     fn session(&self) -> Session<'a> {
