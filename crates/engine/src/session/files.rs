@@ -32,6 +32,8 @@ struct Pending {
     reply: Option<oneshot::Sender<FileReply>>,
     path: String,
     deadline: Instant,
+    /// Nobody ever waited for it: what an upload of a hundred files cleans up is no queue of callers.
+    quiet: bool,
 }
 
 impl Files {
@@ -41,7 +43,7 @@ impl Files {
         op: FileOp,
         reply: oneshot::Sender<FileReply>,
     ) -> Option<ToInit> {
-        if self.pending.len() >= PENDING_MAX {
+        if self.pending.values().filter(|one| !one.quiet).count() >= PENDING_MAX {
             let text = format!("{PENDING_MAX} file operations of the session wait already");
             drop(reply.send(Err(Error::Overloaded(text))));
             return None;
@@ -55,7 +57,7 @@ impl Files {
         };
         let tag = self.tag();
         let deadline = Instant::now() + DEADLINE;
-        self.pending.insert(tag, Pending { reply: Some(reply), path, deadline });
+        self.pending.insert(tag, Pending { reply: Some(reply), path, deadline, quiet: false });
         Some(ToInit::File { tag, op })
     }
 
@@ -63,7 +65,8 @@ impl Files {
     pub(super) fn begin_quietly(&mut self, op: FileOp) -> ToInit {
         let tag = self.tag();
         let deadline = Instant::now() + DEADLINE;
-        self.pending.insert(tag, Pending { reply: None, path: String::new(), deadline });
+        let pending = Pending { reply: None, path: String::new(), deadline, quiet: true };
+        self.pending.insert(tag, pending);
         ToInit::File { tag, op }
     }
 
