@@ -22,6 +22,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(3 * sandkasten_types::limits::SSE_HEARTBEAT_SECONDS);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const BODY_BYTES_MAX: u64 = 160 << 20;
+/// Read at once of what is handed on.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// A connection to a daemon.
 #[derive(Debug)]
@@ -128,14 +130,71 @@ impl Client {
         let address = self.address;
         let tried = || format!("daemon at {address}");
         let body = body.map(Value::to_string).unwrap_or_default();
+        let request = self.request(method, path, "application/json", body.len() as u64) + &body;
+        self.connection.get_mut().write_all(request.as_bytes()).tried(tried)?;
+        self.head().tried(tried)
+    }
+
+    /// The head of a request.
+    fn request(&self, method: &str, path: &str, kind: &str, length: u64) -> String {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
         if !self.key.is_empty() {
             request.push_str(&format!("Authorization: Bearer {}\r\n", self.key));
         }
-        request.push_str("Content-Type: application/json\r\n");
-        request.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
-        self.connection.get_mut().write_all(request.as_bytes()).tried(tried)?;
-        self.head().tried(tried)
+        request.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"));
+        request
+    }
+
+    /// Sends bytes as they are: `pieces`, which are `length` bytes in all.
+    ///
+    /// # Errors
+    /// Where the connection breaks, and the daemon's message where it refused.
+    pub(crate) fn put<'a>(
+        &mut self,
+        path: &str,
+        length: u64,
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<()> {
+        let tried = || format!("PUT {path}");
+        let mut request =
+            self.request("PUT", path, "application/octet-stream", length).into_bytes();
+        let mut pieces = pieces.peekable();
+        // A short body goes out with its head.
+        if let Some(first) = pieces.next_if(|first| first.len() as u64 == length) {
+            request.extend_from_slice(first);
+        }
+        let socket = self.connection.get_mut();
+        socket.write_all(&request).tried(tried)?;
+        for piece in pieces {
+            socket.write_all(piece).tried(tried)?;
+        }
+        let (status, length) = self.head().tried(tried)?;
+        let body = self.body(length).tried(tried)?;
+        Answer { status, body }.succeeded().map(drop)
+    }
+
+    /// Gets bytes as they are, piece by piece, however many.
+    ///
+    /// # Errors
+    /// Where the connection breaks, and the daemon's message where it refused.
+    pub(crate) fn get(&mut self, path: &str, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let tried = || format!("answer of GET {path}");
+        let (status, length) = self.begin("GET", path, None)?;
+        if status != 200 {
+            let body = self.body(length).tried(tried)?;
+            return Answer { status, body }.succeeded().map(drop);
+        }
+        match length {
+            Length::Nothing => Ok(()),
+            Length::Known(bytes) => pass(&mut self.connection, bytes, &mut take).tried(tried),
+            Length::Chunked => {
+                while let bytes @ 1.. = chunk_head(&mut self.connection).tried(tried)? {
+                    pass(&mut self.connection, bytes, &mut take).tried(tried)?;
+                    line(&mut self.connection).tried(tried)?;
+                }
+                line(&mut self.connection).tried(tried).map(drop)
+            }
+        }
     }
 
     fn head(&mut self) -> std::io::Result<(u16, Length)> {
@@ -198,11 +257,35 @@ impl Answer {
     }
 }
 
-/// Appends one chunk of a chunked body. False: that was the end.
-fn read_chunk(from: &mut BufReader<TcpStream>, body: &mut Vec<u8>) -> std::io::Result<bool> {
+/// Hands on so many bytes as they come.
+fn pass(
+    from: &mut BufReader<TcpStream>,
+    mut bytes: u64,
+    take: &mut impl FnMut(&[u8]),
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES.min(usize::try_from(bytes).unwrap_or(PIECE_BYTES))];
+    while bytes > 0 {
+        let most = buffer.len().min(usize::try_from(bytes).unwrap_or(buffer.len()));
+        let read = from.read(buffer.get_mut(..most).unwrap_or_default())?;
+        if read == 0 {
+            return Err(cut());
+        }
+        take(buffer.get(..read).unwrap_or_default());
+        bytes -= read as u64;
+    }
+    Ok(())
+}
+
+/// The length of the next chunk.
+fn chunk_head(from: &mut BufReader<TcpStream>) -> std::io::Result<u64> {
     let head = line(from)?;
     let digits = head.split(';').next().unwrap_or_default().trim();
-    let bytes = u64::from_str_radix(digits, 16).ok().ok_or_else(|| bad("chunk"))?;
+    u64::from_str_radix(digits, 16).ok().ok_or_else(|| bad("chunk"))
+}
+
+/// Appends one chunk of a chunked body. False: that was the end.
+fn read_chunk(from: &mut BufReader<TcpStream>, body: &mut Vec<u8>) -> std::io::Result<bool> {
+    let bytes = chunk_head(from)?;
     if body.len() as u64 + bytes > BODY_BYTES_MAX {
         return Err(bad("length"));
     }

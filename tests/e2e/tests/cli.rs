@@ -281,3 +281,36 @@ fn bench_looks_at_memory() {
         assert!(last < first + 8 * 1024, "{process} grew: {flat}");
     }
 }
+
+#[test]
+fn bench_measures_files() {
+    let lab = Lab::start();
+    let document = lab.client.get("/openapi.json").ok(200);
+    let has = |route: &str| !document["paths"][format!("/v1/sessions/{{id}}/fs/{route}")].is_null();
+    if !(has("file") && has("archive")) {
+        return;
+    }
+    let value = json_of(&lab.cli(&["bench", "--json", "--files", "--runs", "2", "--size", "8"]));
+    let tiers = value["tiers"].as_array().into_iter().flatten();
+    let names: Vec<&str> = tiers.filter_map(|tier| tier["tier"].as_str()).collect();
+    for name in ["write_64", "read_64", "write_1k", "read_1k", "json_write_64"] {
+        assert!(names.contains(&name), "{name}: {value}");
+    }
+    let transfers = value["transfers"].as_array().cloned().unwrap_or_default();
+    let names: Vec<&str> = transfers.iter().filter_map(|one| one["transfer"].as_str()).collect();
+    assert_eq!(names, ["upload", "download", "archive_in", "archive_out"]);
+    for transfer in transfers {
+        let positive = |field: &str| transfer[field].as_f64().is_some_and(|value| value > 0.0);
+        assert!(
+            positive("seconds") && positive("beside_seconds") && positive("ratio"),
+            "{transfer}"
+        );
+    }
+    for process in ["daemon", "init"] {
+        let of = &value["memory"][process];
+        assert!(of["peak"].as_u64() >= of["before"].as_u64(), "{value}");
+    }
+    let left = sandkasten_e2e::host::names(&lab.data_dir);
+    assert!(!left.iter().any(|name| name.starts_with("bench-")), "{left:?}");
+    assert_eq!(lab.client.get("/v1/sessions").ok(200), json!([]));
+}

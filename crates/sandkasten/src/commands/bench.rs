@@ -2,6 +2,7 @@
 //! time. Invariant: a time counts only with the right answer.
 
 mod figures;
+mod files;
 mod host;
 mod memory;
 
@@ -20,12 +21,13 @@ use crate::output::table;
 
 /// Measure the daemon: n, median, p95 and p99 of each tier, in milliseconds.
 ///
-/// Tiers: `cold` creates a session and waits for its first result, `create` and `first_exec` are
-/// its parts, `exec` runs `true` in a session's shell, `stream` does so as a stream, `program` runs
-/// /bin/true there, `process` does so beside the shell, `destroy` deletes a session, `healthz` is the
-/// cost of HTTP alone, `above_healthz` what an exec costs more than the health check right behind it.
-/// Compare figures of one run on one host only. Where no daemon runs on the data directory, one is
-/// started and stopped again.
+/// Tiers of a session of their own each: `cold` creates it and waits for its first result, `create`
+/// and `first_exec` are its parts, `destroy` deletes it. Tiers of one session that lives through all
+/// of them, for what a command costs in a session that is there: `exec` runs `true` in its shell,
+/// `stream` does so as a stream, `program` runs /bin/true there, `process` does so beside the shell,
+/// `healthz` is the cost of HTTP alone, `above_healthz` what an exec costs more than the health check
+/// right behind it. Compare figures of one run on one host only. Where no daemon runs on the data
+/// directory, one is started and stopped again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Sessions to make, one after the other
@@ -38,11 +40,19 @@ pub(crate) struct Args {
     /// 1000th and at the last
     #[arg(long, value_name = "EXECS", value_parser = clap::value_parser!(u32).range(2000..=10_000_000))]
     flat: Option<u32>,
+    /// Measure files instead: small ones, a large one up and down, a tree of 10,000 by archive, with `cp`
+    /// and GNU `tar` on the same disk beside them, and the memory that daemon and init had meanwhile
+    #[arg(long, conflicts_with = "flat")]
+    files: bool,
+    /// Size of the large file
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "files",
+        value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    size: u32,
 }
 
 /// Rounds before the clock counts, to fill caches.
 const WARM_UP: u32 = 3;
-/// Execs, and health checks, for each session made.
+/// Execs, and health checks, in the session that lives, for each one made.
 const EXECS_PER_SESSION: u32 = 4;
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
@@ -57,12 +67,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
 
 fn measure(args: &Args, context: &Context) -> Result<u8> {
     let mut bench = Bench::new(Client::of_daemon(context)?, args);
+    if args.files {
+        return files::measure(&mut bench, args, context);
+    }
     for round in 0..WARM_UP + args.runs {
         if round == WARM_UP {
             bench.samples = Samples::default();
         }
         bench.round()?;
     }
+    bench.commands(args.runs * EXECS_PER_SESSION)?;
     let data_dir = context.load()?.settings.data_dir;
     let mut pid = None;
     if let Some(running) = instance::find(&data_dir)? {
@@ -114,8 +128,12 @@ impl Bench {
         Self { client, create, samples: Samples::default() }
     }
 
-    /// Makes a session, does something in it, and deletes it whatever fails in between.
-    fn within(&mut self, act: impl FnOnce(&mut Self, &str, Duration) -> Result<()>) -> Result<()> {
+    /// Makes a session, does something in it, and deletes it whatever fails in between; how long the
+    /// deletion took.
+    fn within(
+        &mut self,
+        act: impl FnOnce(&mut Self, &str, Duration) -> Result<()>,
+    ) -> Result<Duration> {
         let begin = Instant::now();
         let session: Value = self.client.call("POST", "/v1/sessions", Some(&self.create))?;
         let created = begin.elapsed();
@@ -125,14 +143,37 @@ impl Bench {
         let done = act(self, id, created);
         let begin = Instant::now();
         let deleted = self.client.call::<Value>("DELETE", &format!("/v1/sessions/{id}"), None);
-        self.samples.add("destroy", begin.elapsed());
-        done.and(deleted.map(drop))
+        let took = begin.elapsed();
+        done.and(deleted).map(|_answer: Value| took)
     }
 
     /// One life of a session.
     fn round(&mut self) -> Result<()> {
         let begin = Instant::now();
-        self.within(|bench, id, created| bench.live(&format!("/v1/sessions/{id}"), begin, created))
+        let destroyed = self.within(|bench, id, created| {
+            let first = Instant::now();
+            bench.exec(&format!("/v1/sessions/{id}"), "echo hi", "hi\n")?;
+            bench.samples.add("cold", begin.elapsed());
+            bench.samples.add("create", created);
+            bench.samples.add("first_exec", first.elapsed());
+            Ok(())
+        })?;
+        self.samples.add("destroy", destroyed);
+        Ok(())
+    }
+
+    /// Commands in one session that lives through all of them.
+    fn commands(&mut self, rounds: u32) -> Result<()> {
+        self.within(|bench, id, _created| {
+            let path = format!("/v1/sessions/{id}");
+            let before = std::mem::take(&mut bench.samples);
+            for _ in 0..WARM_UP {
+                bench.command(&path)?;
+            }
+            bench.samples = before;
+            (0..rounds).try_for_each(|_| bench.command(&path))
+        })
+        .map(drop)
     }
 
     /// Many commands in one session, and what memory that costs.
@@ -154,32 +195,26 @@ impl Bench {
         growth.ok_or_else(|| Failure::new("the session was not measured"))
     }
 
-    fn live(&mut self, path: &str, begin: Instant, created: Duration) -> Result<()> {
-        let first = Instant::now();
-        self.exec(path, "echo hi", "hi\n")?;
-        self.samples.add("cold", begin.elapsed());
-        self.samples.add("create", created);
-        self.samples.add("first_exec", first.elapsed());
-        for _ in 0..EXECS_PER_SESSION {
-            let begin = Instant::now();
-            self.exec(path, "true", "")?;
-            let exec = begin.elapsed();
-            let begin = Instant::now();
-            self.client.send("GET", "/healthz", None)?.succeeded()?;
-            let health = begin.elapsed();
-            self.samples.add("exec", exec);
-            self.samples.add("healthz", health);
-            self.samples.add("above_healthz", exec.saturating_sub(health));
-            let begin = Instant::now();
-            self.stream(path)?;
-            self.samples.add("stream", begin.elapsed());
-            let begin = Instant::now();
-            self.exec(path, "/bin/true", "")?;
-            self.samples.add("program", begin.elapsed());
-            let begin = Instant::now();
-            self.process(path)?;
-            self.samples.add("process", begin.elapsed());
-        }
+    /// One command in each of the ways.
+    fn command(&mut self, path: &str) -> Result<()> {
+        let begin = Instant::now();
+        self.exec(path, "true", "")?;
+        let exec = begin.elapsed();
+        let begin = Instant::now();
+        self.client.send("GET", "/healthz", None)?.succeeded()?;
+        let health = begin.elapsed();
+        self.samples.add("exec", exec);
+        self.samples.add("healthz", health);
+        self.samples.add("above_healthz", exec.saturating_sub(health));
+        let begin = Instant::now();
+        self.stream(path)?;
+        self.samples.add("stream", begin.elapsed());
+        let begin = Instant::now();
+        self.exec(path, "/bin/true", "")?;
+        self.samples.add("program", begin.elapsed());
+        let begin = Instant::now();
+        self.process(path)?;
+        self.samples.add("process", begin.elapsed());
         Ok(())
     }
 

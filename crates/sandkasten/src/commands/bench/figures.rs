@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// The order of the tiers in reports. New ones are added here.
-const TIERS: [&str; 10] = [
+const TIERS: [&str; 18] = [
     "cold",
     "create",
     "first_exec",
@@ -16,6 +16,14 @@ const TIERS: [&str; 10] = [
     "destroy",
     "healthz",
     "above_healthz",
+    "write_64",
+    "read_64",
+    "write_1k",
+    "read_1k",
+    "json_write_64",
+    "json_read_64",
+    "json_write_1k",
+    "json_read_1k",
 ];
 
 /// Times by tier.
@@ -70,7 +78,7 @@ impl Tier {
 }
 
 /// Microseconds are as fine as a client's clock means anything.
-fn rounded(ms: f64) -> f64 {
+pub(super) fn rounded(ms: f64) -> f64 {
     (ms * 1000.0).round() / 1000.0
 }
 

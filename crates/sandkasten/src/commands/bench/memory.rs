@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, Tried as _};
 
 /// Commands before the first look: what is made once is there then.
 pub(super) const FIRST_LOOK: u32 = 1000;
@@ -59,6 +59,48 @@ impl Growth {
     }
 }
 
+/// The most memory that daemon and init have had at one time while something was done, in KiB.
+#[derive(Debug)]
+pub(super) struct Peak {
+    daemon: Process,
+    init: Process,
+}
+
+impl Peak {
+    /// # Errors
+    /// Where the session has no init on this host, or the kernel does not let the peak begin anew.
+    pub(super) fn begin(daemon: i32, session: &str) -> Result<Self> {
+        let Growth { daemon, init, .. } = Growth::begin(0, daemon, session)?;
+        for pid in [daemon.pid, init.pid] {
+            // 5 begins the peak of resident memory (VmHWM) anew; see proc(5).
+            fs::write(format!("/proc/{pid}/clear_refs"), "5")
+                .tried(|| format!("the peak of process {pid}'s memory"))?;
+        }
+        Ok(Self { daemon, init })
+    }
+
+    pub(super) fn end(&mut self) -> Result<()> {
+        for process in [&mut self.daemon, &mut self.init] {
+            process.last = kib(process.pid, "VmHWM")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn value(&self) -> Value {
+        let of = |process: &Process| json!({ "before": process.first, "peak": process.last });
+        json!({ "unit": "KiB", "daemon": of(&self.daemon), "init": of(&self.init) })
+    }
+
+    pub(super) fn line(&self) -> String {
+        let of = |process: &Process| format!("{} KiB, at most {}", process.first, process.last);
+        format!(
+            "resident memory before and during the transfers: daemon {}, init {}",
+            of(&self.daemon),
+            of(&self.init)
+        )
+    }
+}
+
 impl Process {
     fn seen(pid: i32) -> Result<Self> {
         let first = resident(pid)?;
@@ -68,7 +110,11 @@ impl Process {
 
 /// KiB of resident memory.
 fn resident(pid: i32) -> Result<u64> {
-    let found = field(pid, "VmRSS").and_then(|text| text.strip_suffix(" kB")?.parse().ok());
+    kib(pid, "VmRSS")
+}
+
+fn kib(pid: i32, name: &str) -> Result<u64> {
+    let found = field(pid, name).and_then(|text| text.strip_suffix(" kB")?.parse().ok());
     found.ok_or_else(|| Failure::new(format!("the memory of process {pid} can't be read")))
 }
 
