@@ -178,7 +178,10 @@ impl Workspaces {
             Ok(rustix::fs::fsync(&self.dir)?)
         });
         // What has the name now is of no use: the old files, or a container that wasn't filled.
-        self.trash.take(&self.dir, name.as_ref())?;
+        match self.trash.take(&self.dir, name.as_ref()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
         done.map_err(|error| too_small(error, from))
     }
 
