@@ -261,7 +261,14 @@ pub(crate) async fn in_workspace(
     })?;
     let which = id.clone();
     let top = workspaces::on_disk(host, move |workspaces| workspaces.open_dir(&which)).await;
-    let top = top.map_err(|error| Error::internal("opening a workspace", error))?;
+    // It may have been deleted since it was looked for.
+    let top = top.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            Error::WorkspaceNotFound(id.clone())
+        } else {
+            Error::internal("opening a workspace", error)
+        }
+    })?;
     let flags = SocketFlags::CLOEXEC;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.map_err(|error| Error::internal("a socket pair", error))?;

@@ -240,8 +240,7 @@ pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
     .await
     .map_err(failed)?;
     for id in withdrawn {
-        let is_meant = host.db.has_workspace(id.clone()).await?;
-        settle_withdrawn(host, id, is_meant).await;
+        settle_withdrawn(host, id).await?;
     }
     for id in there {
         if !host.db.has_workspace(id.clone()).await? {
@@ -255,7 +254,8 @@ pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn settle_withdrawn(host: &Arc<Host>, id: WorkspaceId, is_meant: bool) {
+async fn settle_withdrawn(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
+    let is_meant = host.db.has_workspace(id.clone()).await?;
     let which = id.clone();
     let done = on_disk(host, move |workspaces| {
         let is_restored = is_meant && workspaces.restore(&which)?;
@@ -271,6 +271,7 @@ async fn settle_withdrawn(host: &Arc<Host>, id: WorkspaceId, is_meant: bool) {
         }
         Err(error) => tracing::error!(workspace = %id, %error, "workspace_not_settled"),
     }
+    Ok(())
 }
 
 async fn make_again(host: &Arc<Host>, id: WorkspaceId) {
@@ -363,6 +364,7 @@ pub(crate) async fn workspace_call<T: Send + 'static>(
 pub(crate) fn file_error(path: String, error: WorkspaceError) -> Error {
     match error {
         WorkspaceError::File(fault) => Error::File { path, fault },
+        WorkspaceError::Gone(id) => Error::WorkspaceNotFound(id),
         WorkspaceError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
             Error::File { path, fault: FileFault::NoSpace }
         }

@@ -61,6 +61,9 @@ pub struct Workspaces {
 pub enum WorkspaceError {
     #[error(transparent)]
     File(#[from] FileFault),
+    /// Deleted since it was looked for.
+    #[error("workspace not found: {0}")]
+    Gone(WorkspaceId),
     #[error("workspace: {0}")]
     Io(io::Error),
 }
@@ -277,7 +280,13 @@ impl Workspaces {
     }
 
     fn place(&self, id: &WorkspaceId) -> Result<Place, WorkspaceError> {
-        Ok(Place::new(self.tree(id).map_err(WorkspaceError::Io)?))
+        match self.tree(id) {
+            Ok(tree) => Ok(Place::new(tree)),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                Err(WorkspaceError::Gone(id.clone()))
+            }
+            Err(err) => Err(WorkspaceError::Io(err)),
+        }
     }
 
     fn tree(&self, id: &WorkspaceId) -> io::Result<Beneath> {

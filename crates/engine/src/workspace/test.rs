@@ -87,6 +87,7 @@ impl Lab {
 fn fault(err: WorkspaceError) -> FileFault {
     match err {
         WorkspaceError::File(fault) => fault,
+        WorkspaceError::Gone(id) => panic!("gone: {id}"),
         WorkspaceError::Io(err) => panic!("not the caller's fault: {err}"),
     }
 }
@@ -118,6 +119,8 @@ fn workspaces_are_made_listed_and_removed() {
     assert!(lab.store.remove(&other).unwrap());
     assert!(!lab.store.remove(&other).unwrap());
     assert!(lab.store.open_dir(&other).is_err());
+    let read = lab.store.read_file(&other, b"f", 1);
+    assert!(matches!(read, Err(WorkspaceError::Gone(id)) if id == other));
     lab.store.trash.empty().unwrap();
     assert_eq!(std::fs::read_dir(lab.dir.path().join("data/trash")).unwrap().count(), 0);
 }
