@@ -188,6 +188,7 @@ fn to_init() -> Vec<ToInit> {
         user: FileUser::Session,
         mode: Some(0o644),
         parents: Parents::Make,
+        expect: Expect::OneOf(vec![Identity::new(1, 2, (3, 4), (5, 6))]),
     };
     let list = work::Job::List { path: path.clone(), depth: 2, limit: 100 };
     vec![

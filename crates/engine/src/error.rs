@@ -112,6 +112,14 @@ pub enum FileFault {
     /// The path leaves the workspace.
     #[error("path is not allowed: it leaves the workspace")]
     NotAllowed,
+    /// The precondition does not hold.
+    #[error("changed: what is there is not what was expected")]
+    Changed,
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A move between two file systems has to copy.
+    #[error("it is on another file system")]
+    OtherDevice,
     #[error("no space left")]
     NoSpace,
     #[error("{bytes} bytes; the limit is {limit}")]

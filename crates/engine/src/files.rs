@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{FileType, PROC_SUPER_MAGIC, fstat, fstatfs};
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::{FileDone, FileOp, FileUser, Parents};
+use sandkasten_protocol::{Expect, FileDone, FileOp, FileUser, Parents};
 use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
@@ -21,7 +21,9 @@ use crate::Error;
 use crate::config::Durability;
 use crate::error::FileFault;
 use crate::host::Host;
+use crate::raw::{Etag, Lease};
 use crate::session::{Command, FileReply, Handle};
+use crate::workspace::names::identity;
 use crate::workspace::{NewFile, WorkspaceError, WriteOptions, sync_up};
 use crate::workspaces::{self, file_error, workspace_call};
 
@@ -41,6 +43,8 @@ pub struct CreateFile {
     /// Permission bits; an existing file keeps its own where absent.
     pub mode: Option<u32>,
     pub parents: Parents,
+    /// What must be there already, at the begin and at the commit.
+    pub expect: Expect,
 }
 
 /// What was read of a file.
@@ -76,6 +80,7 @@ struct SessionFile {
     token: u32,
     durability: Durability,
     commands: mpsc::UnboundedSender<Command>,
+    lease: Lease,
     committed: bool,
 }
 
@@ -91,10 +96,18 @@ impl FileWriter {
     /// # Errors
     /// [`Error::File`] where there is no space.
     pub async fn write(&mut self, data: Bytes) -> Result<(), Error> {
+        self.write_all(vec![data]).await
+    }
+
+    /// Appends all of `pieces` in one go.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_all(&mut self, pieces: Vec<Bytes>) -> Result<(), Error> {
         let path = self.asked.clone();
         let mut inside = self.inside.take().ok_or_else(given_up)?;
         let written = tokio::task::spawn_blocking(move || {
-            let done = inside.write(&data, path);
+            let done = pieces.iter().try_for_each(|data| inside.write(data, &path));
             (inside, done)
         });
         let (inside, done) =
@@ -107,14 +120,14 @@ impl FileWriter {
     ///
     /// # Errors
     /// [`Error::File`], and those of the place.
-    pub async fn commit(mut self) -> Result<(), Error> {
+    pub async fn commit(mut self) -> Result<Etag, Error> {
         let path = std::mem::take(&mut self.asked);
         match self.inside.take().ok_or_else(given_up)? {
             Inside::Session(file) => file.commit(path).await,
             Inside::Workspace(file) => {
                 let done = tokio::task::spawn_blocking(move || file.commit()).await;
                 let done = done.map_err(|error| Error::internal("writing a file", error))?;
-                done.map_err(|error| file_error(path, error))
+                done.map(Etag).map_err(|error| file_error(path, error))
             }
         }
     }
@@ -125,13 +138,17 @@ fn given_up() -> Error {
 }
 
 impl Inside {
-    fn write(&mut self, data: &[u8], path: String) -> Result<(), Error> {
+    fn write(&mut self, data: &[u8], path: &str) -> Result<(), Error> {
         match self {
             Self::Session(file) => {
+                file.lease.use_it();
                 let written = file.file.write_all(data);
-                written.map_err(|error| file_error(path, WorkspaceError::from(no_space(error))))
+                let failed = |error| WorkspaceError::from(no_space(error));
+                written.map_err(|error| file_error(path.to_owned(), failed(error)))
             }
-            Self::Workspace(file) => file.write(data).map_err(|error| file_error(path, error)),
+            Self::Workspace(file) => {
+                file.write(data).map_err(|error| file_error(path.to_owned(), error))
+            }
         }
     }
 }
@@ -143,7 +160,7 @@ fn no_space(error: std::io::Error) -> std::io::Error {
 }
 
 impl SessionFile {
-    async fn commit(mut self, path: String) -> Result<(), Error> {
+    async fn commit(mut self, path: String) -> Result<Etag, Error> {
         let dir = match self.durability {
             Durability::Rename => None,
             Durability::Fsync => Some(self.sync(&path).await?),
@@ -151,10 +168,14 @@ impl SessionFile {
         self.committed = true;
         let op = FileOp::Commit { token: self.token };
         match ask(&self.commands, op).await {
-            Ok((FileDone::Done, _)) => match dir {
-                Some(dir) => sync_names(dir, path).await,
-                None => Ok(()),
-            },
+            Ok((FileDone::Done, _)) => {
+                if let Some(dir) = dir {
+                    sync_names(dir, path).await?;
+                }
+                let stat = fstat(&self.file);
+                let stat = stat.map_err(|error| Error::internal("a file of a session", error))?;
+                Ok(Etag(identity(&stat)))
+            }
             Ok(_) => Err(Error::Internal("init answered a commit with a file".into())),
             // init names no path for a commit.
             Err(Error::File { fault, .. }) => Err(Error::File { path, fault }),
@@ -202,18 +223,19 @@ pub(crate) async fn create_in_session(
     request: CreateFile,
     durability: Durability,
 ) -> Result<FileWriter, Error> {
-    let CreateFile { path: asked, user, mode, parents } = request;
+    let CreateFile { path: asked, user, mode, parents, expect } = request;
     check_path(&asked)?;
     let shown = shown(&asked);
-    let op = FileOp::Create { path: asked, user, mode, parents };
+    let op = FileOp::Create { path: asked, user, mode, parents, expect };
     let reply = ask(&session.commands, op).await;
     let reply = reply.map_err(|error| session_gone(session, error))?;
     let (FileDone::Created { token, path }, Some(descriptor)) = reply else {
         return Err(Error::Internal("init answered a create without a file".into()));
     };
     let commands = session.commands.clone();
+    let lease = Lease::new(commands.clone());
     let file = File::from(descriptor);
-    let file = SessionFile { file, token, durability, commands, committed: false };
+    let file = SessionFile { file, token, durability, commands, lease, committed: false };
     check_regular(&file.file, &shown)?;
     Ok(FileWriter { asked: shown, path, inside: Some(Inside::Session(file)) })
 }
@@ -248,8 +270,8 @@ pub(crate) async fn create_in_workspace(
         let _gate = host.workspace_gate.lock().await;
         workspaces::make(host, id).await?;
     }
-    let CreateFile { path: asked, mode, parents, user: _ } = request;
-    let options = WriteOptions { mode, parents, durability: host.config.durability };
+    let CreateFile { path: asked, mode, parents, expect, user: _ } = request;
+    let options = WriteOptions { mode, parents, durability: host.config.durability, expect };
     let (which, path) = (id.clone(), asked.clone());
     let begin = move |workspaces: &crate::workspace::Workspaces| {
         workspaces.create_file(&which, &path, options)
@@ -329,7 +351,7 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), Error> {
     }
 }
 
-fn check_regular(file: &File, path: &str) -> Result<(), Error> {
+pub(crate) fn check_regular(file: &File, path: &str) -> Result<(), Error> {
     let stat = fstat(file).map_err(|error| Error::internal("a file of a session", error))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     // What procfs shows depends on who reads, at each read, and the daemon may see more than who

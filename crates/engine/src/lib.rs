@@ -28,6 +28,7 @@ mod host;
 pub mod image;
 mod output;
 mod process;
+mod raw;
 mod reader;
 mod recovery;
 mod session;
@@ -50,13 +51,14 @@ pub use exec::{ExecEvent, ExecHandle};
 pub use files::{CreateFile, FileRead, FileWriter, Place};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
+pub use raw::{Etag, OpenFile};
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 pub use sandkasten_jail::disk::Mechanism as DiskMechanism;
 use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
 pub use sandkasten_protocol::work;
 use sandkasten_protocol::work::Job;
-pub use sandkasten_protocol::{FileUser, Parents};
+pub use sandkasten_protocol::{Expect, FileUser, Parents};
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats, Status};
@@ -270,6 +272,10 @@ impl Engine {
         self.check_stopping()?;
         let session = self.living(id).await?;
         exec::begin(&self.0.host.config, &session, request).await
+    }
+
+    fn host(&self) -> &Arc<Host> {
+        &self.0.host
     }
 
     /// Opens a file to be written; nothing is seen of it before [`FileWriter::commit`].

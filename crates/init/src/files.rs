@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 use rustix::thread::CapabilitySet;
-use sandkasten_protocol::{FileDone, FileFault, FileOp, FileUser, Parents, id};
+use sandkasten_protocol::{Expect, FileDone, FileFault, FileOp, FileUser, Parents, id};
 
-use crate::lookup::{self, Place, fault};
+use crate::lookup::{self, Follow, Place, fault};
+use crate::names;
 use crate::rights::Ids;
 use crate::runtime::random_name;
 use crate::worker::Workers;
@@ -42,6 +43,7 @@ struct Pending {
     temporary: String,
     file: OwnedFd,
     mode: Option<u32>,
+    expect: Expect,
 }
 
 type Answer = Result<(FileDone, Option<OwnedFd>), FileFault>;
@@ -66,13 +68,30 @@ impl Files {
                 let started = self.workers.start(world.rights, job, user);
                 started.map(|socket| (FileDone::Opened, Some(socket)))
             }
-            FileOp::Create { path, user, mode, parents } => {
+            FileOp::Create { path, user, mode, parents, expect } => {
                 let user = self.ids(user);
-                self.create(world, &path, user, (mode, parents))
+                self.create(world, &path, user, (mode, parents, expect))
             }
             FileOp::Commit { token } => self.commit(world, token),
             FileOp::Abort { token } => self.abort(world, token),
             FileOp::OpenDir { token } => self.open_dir(world, token),
+            FileOp::Stat { path, user, follow } => {
+                let follow = if follow { Follow::Yes } else { Follow::No };
+                let found = world.rights.act_as(self.ids(user), || names::stat(&path, follow));
+                found.map(|meta| (FileDone::Found(meta), None))
+            }
+            FileOp::MakeDir { path, user, mode, parents } => {
+                self.act(world, user, || names::make_dir(&path, mode, parents))
+            }
+            FileOp::Move { from, to, user, overwrite } => {
+                self.act(world, user, || names::rename(&from, &to, overwrite))
+            }
+            FileOp::Chmod { path, user, mode } => {
+                self.act(world, user, || names::chmod(&path, mode))
+            }
+            FileOp::Remove { path, user, expect } => {
+                self.act(world, user, || names::remove(&path, &expect))
+            }
         };
         match answer {
             Ok((done, descriptor)) => (Ok(done), descriptor),
@@ -93,6 +112,15 @@ impl Files {
         self.workers.on_reaped(pid);
     }
 
+    fn act(
+        &self,
+        world: &World,
+        user: FileUser,
+        act: impl FnOnce() -> Result<(), FileFault>,
+    ) -> Answer {
+        world.rights.act_as(self.ids(user), act).map(|()| (FileDone::Done, None))
+    }
+
     fn ids(&self, user: FileUser) -> Ids {
         match user {
             FileUser::Session => self.user,
@@ -105,7 +133,7 @@ impl Files {
         world: &World,
         path: &[u8],
         user: Ids,
-        (mode, parents): (Option<u32>, Parents),
+        (mode, parents, expect): (Option<u32>, Parents, Expect),
     ) -> Answer {
         if self.pending.len() >= PENDING_MAX {
             return Err(FileFault::Busy);
@@ -114,12 +142,12 @@ impl Files {
         let temporary = temporary_name()?;
         let (place, file) = world.rights.act_as(user, || {
             let place = lookup::place(&path, parents)?;
-            check_writable(&place)?;
+            names::judge(&expect, check_writable(&place)?.as_ref())?;
             let file = make_temporary(&place, &temporary)?;
             Ok((place, file))
         })?;
         let ours = rustix::io::fcntl_dupfd_cloexec(&file, 0);
-        let pending = Pending { user, place, temporary, file, mode };
+        let pending = Pending { user, place, temporary, file, mode, expect };
         let Ok(theirs) = ours else {
             pending.remove(world);
             return Err(FileFault::Busy);
@@ -162,7 +190,9 @@ impl Pending {
     fn commit(&self, world: &World) -> Result<(), FileFault> {
         let existing = world.rights.act_as(self.user, || {
             self.check_temporary()?;
-            check_writable(&self.place)
+            let existing = check_writable(&self.place)?;
+            names::judge(&self.expect, existing.as_ref())?;
+            Ok(existing)
         })?;
         let mode = match (&existing, self.mode) {
             (_, Some(mode)) => mode & MODE_BITS,
@@ -181,7 +211,11 @@ impl Pending {
             .map_err(fault)?;
         world.rights.act_as(self.user, || {
             let (dir, name) = (self.place.dir.as_fd(), self.place.name.as_slice());
-            rustix::fs::renameat(dir, self.temporary.as_str(), dir, name).map_err(fault)
+            let flags = match self.expect {
+                Expect::Nothing => RenameFlags::NOREPLACE,
+                Expect::Anything | Expect::Something | Expect::OneOf(_) => RenameFlags::empty(),
+            };
+            rustix::fs::renameat_with(dir, self.temporary.as_str(), dir, name, flags).map_err(fault)
         })
     }
 

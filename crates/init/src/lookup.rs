@@ -44,9 +44,25 @@ pub(crate) fn absolute(path: &[u8]) -> Result<Vec<u8>, FileFault> {
     Ok(absolute)
 }
 
-/// Opens without reading: `O_PATH`.
+/// Whether a link at the end of a path is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Follow {
+    Yes,
+    No,
+}
+
+/// Opens what a path leads to, without reading: `O_PATH`.
 pub(crate) fn find(path: &[u8]) -> Result<OwnedFd, FileFault> {
-    let found = find_at(CWD, path, OFlags::empty()).map_err(fault)?;
+    find_last(path, Follow::Yes)
+}
+
+/// The same, with a word on a link at the end.
+pub(crate) fn find_last(path: &[u8], follow: Follow) -> Result<OwnedFd, FileFault> {
+    let flags = match follow {
+        Follow::Yes => OFlags::empty(),
+        Follow::No => OFlags::NOFOLLOW,
+    };
+    let found = find_at(CWD, path, flags).map_err(fault)?;
     refuse_own(&found)?;
     Ok(found)
 }
@@ -97,6 +113,18 @@ pub(crate) fn place(path: &[u8], parents: Parents) -> Result<Place, FileFault> {
     Err(FileFault::InvalidPath)
 }
 
+/// The directory and the name of what is at an absolute path; a link there is not followed.
+pub(crate) fn entry(path: &[u8], parents: Parents) -> Result<Place, FileFault> {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
+    let (parent, name) = split(path.get(..end).unwrap_or_default())?;
+    let dir = match (find_dir(CWD, parent), parents) {
+        (Err(Errno::NOENT), Parents::Make) => make_dirs(parent)?,
+        (found, _) => found.map_err(fault)?,
+    };
+    refuse_own(&dir)?;
+    Ok(Place { dir, name: name.to_vec() })
+}
+
 impl Place {
     /// The file that is there. It is no link, unless the payload has just made it one.
     pub(crate) fn existing(&self) -> Result<Option<OwnedFd>, FileFault> {
@@ -129,7 +157,7 @@ fn find_at(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, E
     rustix::fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
 }
 
-fn find_dir(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub(crate) fn find_dir(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     find_at(dir, path, OFlags::DIRECTORY)
 }
 

@@ -28,6 +28,7 @@ mod line;
 mod link;
 mod log;
 mod lookup;
+mod names;
 mod output;
 mod poll;
 mod processes;

@@ -9,7 +9,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 
 use boxed::{Image, Kind, Sandbox};
-use sandkasten_protocol::{FileDone, FileFault, FileOp, FileUser, Parents, ShellPreference};
+use sandkasten_protocol::{
+    Expect, FileDone, FileFault, FileOp, FileUser, Parents, ShellPreference,
+};
 
 impl Sandbox {
     fn read(&mut self, path: &str) -> Result<Vec<u8>, FileFault> {
@@ -36,7 +38,13 @@ impl Sandbox {
         user: FileUser,
         mode: Option<u32>,
     ) -> Result<(u32, String, File), FileFault> {
-        let op = FileOp::Create { path: path.into(), user, mode, parents: Parents::Make };
+        let op = FileOp::Create {
+            path: path.into(),
+            user,
+            mode,
+            parents: Parents::Make,
+            expect: Expect::Anything,
+        };
         let (result, descriptor) = self.file(op);
         match result? {
             FileDone::Created { token, path } => {
@@ -109,6 +117,7 @@ fn c60_parents_belong_to_the_user() {
         user: FileUser::Session,
         mode: None,
         parents: Parents::MustExist,
+        expect: Expect::Anything,
     };
     assert_eq!(sandbox.file(op).0, Err(FileFault::NotFound));
 }

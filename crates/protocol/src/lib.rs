@@ -23,10 +23,12 @@
 //! the session as it was. This crate does no I/O and must not know any other crate of ours.
 
 mod frame;
+mod identity;
 mod message;
 pub mod work;
 
 pub use frame::{Decoder, Fault, encode};
+pub use identity::{Expect, Identity};
 pub use message::*;
 
 /// Version of everything in this crate. Both sides refuse another one.

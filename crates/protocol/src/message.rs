@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Expect;
+use crate::work::Meta;
+
 /// Bytes that need not be UTF-8: paths, commands, output.
 pub type Bytes = Vec<u8>;
 
@@ -395,19 +398,68 @@ pub enum FileUser {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileOp {
     /// Opens a regular file for reading. The descriptor comes with the answer.
-    Read { path: Bytes, user: FileUser },
+    Read {
+        path: Bytes,
+        user: FileUser,
+    },
     /// Makes a temporary file beside `path`, to be written by the engine and then committed. The
     /// descriptor, open for writing, comes with the answer.
-    Create { path: Bytes, user: FileUser, mode: Option<u32>, parents: Parents },
-    /// Puts the temporary file in its place.
-    Commit { token: u32 },
+    Create {
+        path: Bytes,
+        user: FileUser,
+        mode: Option<u32>,
+        parents: Parents,
+        expect: Expect,
+    },
+    /// Puts the temporary file in its place, if what is there still is what was expected.
+    Commit {
+        token: u32,
+    },
     /// Removes the temporary file.
-    Abort { token: u32 },
+    Abort {
+        token: u32,
+    },
     /// Starts a worker with the ids of its user. Its socket comes with the answer.
-    Work { job: crate::work::Job, user: FileUser },
+    Work {
+        job: crate::work::Job,
+        user: FileUser,
+    },
+    /// Facts about a file; answered by [`FileDone::Found`]. Without `follow` of a link itself.
+    Stat {
+        path: Bytes,
+        user: FileUser,
+        follow: bool,
+    },
+    /// Makes a directory; where parents are made, one that is there is fine.
+    MakeDir {
+        path: Bytes,
+        user: FileUser,
+        mode: u32,
+        parents: Parents,
+    },
+    /// Gives a file or directory another name on the same file system.
+    Move {
+        from: Bytes,
+        to: Bytes,
+        user: FileUser,
+        overwrite: bool,
+    },
+    Chmod {
+        path: Bytes,
+        user: FileUser,
+        mode: u32,
+    },
+    /// Removes a file, a link or an empty directory.
+    Remove {
+        path: Bytes,
+        user: FileUser,
+        expect: Expect,
+    },
     /// Opens the directory that a temporary file is in, for fsync(2) alone. The descriptor comes with the
     /// answer.
-    OpenDir { token: u32 },
+    OpenDir {
+        token: u32,
+    },
 }
 
 /// Whether missing parent directories are made.
@@ -429,6 +481,7 @@ pub enum FileDone {
         path: Bytes,
     },
     Done,
+    Found(Meta),
 }
 
 /// A file operation that did not.
@@ -450,6 +503,12 @@ pub enum FileFault {
     IntoItself,
     /// A tree is deeper, or a directory larger, than what is gone through.
     TooLarge,
+    /// Something else is there than was expected.
+    Changed,
+    /// A directory with entries.
+    NotEmpty,
+    /// The two paths are on two file systems.
+    OtherDevice,
     /// init's own limit on open operations.
     Busy,
     /// The token names no temporary file.

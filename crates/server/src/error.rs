@@ -154,6 +154,12 @@ impl ApiError {
         error
     }
 
+    /// With another status than the code's own.
+    pub(crate) fn as_status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.details.insert(name.into(), value.into());
         self
@@ -191,6 +197,9 @@ impl ApiError {
             FileFault::AlreadyExists => (ErrorCode::AlreadyExists, None),
             FileFault::InvalidPath(_) => (ErrorCode::InvalidPath, None),
             FileFault::NotAllowed => (ErrorCode::PathNotAllowed, None),
+            FileFault::Changed | FileFault::NotEmpty | FileFault::OtherDevice => {
+                (ErrorCode::Conflict, None)
+            }
             FileFault::NoSpace => (ErrorCode::NoSpace, None),
             FileFault::TooLarge { limit, .. } => (ErrorCode::TooLarge, Some(*limit)),
         };

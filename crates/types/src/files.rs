@@ -98,3 +98,79 @@ pub struct Listing {
 pub struct Entries {
     pub entries: Vec<DirEntry>,
 }
+
+/// The answer of `PUT …/fs/file`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Written {
+    pub ok: bool,
+    /// Of the file as it is now, with its quotes.
+    pub etag: String,
+}
+
+/// `POST …/fs/mkdir`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MakeDirectory {
+    /// This or `path_base64`.
+    pub path: Option<String>,
+    pub path_base64: Option<Base64>,
+    /// Octal; `"0755"` where absent.
+    pub mode: Option<String>,
+    /// Make missing parents, and be content with a directory that is there; true where absent.
+    pub parents: Option<bool>,
+}
+
+/// `POST …/fs/move`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MoveFile {
+    /// This or `from_base64`.
+    pub from: Option<String>,
+    pub from_base64: Option<Base64>,
+    /// This or `to_base64`: the new path itself, never a directory to move into.
+    pub to: Option<String>,
+    pub to_base64: Option<Base64>,
+    /// Replace what is there; false where absent.
+    pub overwrite: Option<bool>,
+}
+
+/// `POST …/fs/chmod`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeMode {
+    /// This or `path_base64`.
+    pub path: Option<String>,
+    pub path_base64: Option<Base64>,
+    /// Octal, as in `"0644"`.
+    pub mode: String,
+    /// All that lies below too; false where absent.
+    pub recursive: Option<bool>,
+}
+
+/// `POST …/fs/edit`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EditFile {
+    /// This or `path_base64`.
+    pub path: Option<String>,
+    pub path_base64: Option<Base64>,
+    /// Applied in order, all or none.
+    pub edits: Vec<Edit>,
+    /// The `ETag` that the file must have.
+    pub if_match: Option<String>,
+}
+
+/// One replacement of a text by another.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Edit {
+    pub old: String,
+    pub new: String,
+    /// How often `old` must be there; 1 where absent.
+    pub count: Option<u64>,
+}
+
+/// The answer of `POST …/fs/edit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Edited {
+    pub ok: bool,
+    /// Replacements made, over all edits.
+    pub replaced: u64,
+    /// Of the file as it is now, with its quotes.
+    pub etag: String,
+}

@@ -53,6 +53,11 @@ impl Files {
                 String::from_utf8_lossy(path).into_owned()
             }
             FileOp::Work { job, .. } => String::from_utf8_lossy(job.path()).into_owned(),
+            FileOp::Stat { path, .. }
+            | FileOp::MakeDir { path, .. }
+            | FileOp::Move { from: path, .. }
+            | FileOp::Chmod { path, .. }
+            | FileOp::Remove { path, .. } => String::from_utf8_lossy(path).into_owned(),
             FileOp::Commit { .. } | FileOp::Abort { .. } | FileOp::OpenDir { .. } => String::new(),
         };
         let tag = self.tag();
@@ -151,6 +156,9 @@ pub(crate) fn error(fault: Fault, path: String) -> Error {
         Fault::TooLarge => FileFault::InvalidPath(
             "deeper, or with more names in a directory, than is gone through".into(),
         ),
+        Fault::Changed => FileFault::Changed,
+        Fault::NotEmpty => FileFault::NotEmpty,
+        Fault::OtherDevice => FileFault::OtherDevice,
         Fault::Busy => return Error::Overloaded("too many open files in the session".into()),
         Fault::UnknownToken => return Error::Internal("init knows no such temporary file".into()),
         Fault::Other(errno) => {

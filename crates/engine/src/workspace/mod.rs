@@ -14,6 +14,7 @@
 
 pub(crate) mod limit;
 pub(crate) mod list;
+pub(crate) mod names;
 mod path;
 mod place;
 mod read;
@@ -32,7 +33,8 @@ use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid};
 use rustix::io::Errno;
 use sandkasten_jail::fault;
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::{Parents, id};
+use sandkasten_protocol::work::Meta;
+use sandkasten_protocol::{Expect, Parents, id};
 use sandkasten_types::WorkspaceId;
 use sandkasten_types::files::DirEntry;
 use sandkasten_types::ids::random_hex;
@@ -69,12 +71,14 @@ pub enum WorkspaceError {
 }
 
 /// How a file is to be written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct WriteOptions {
     /// Permission bits; absent: those of an existing file, else 0644.
     pub mode: Option<u32>,
     pub parents: Parents,
     pub durability: Durability,
+    /// What must be there, at the begin and at the commit.
+    pub expect: Expect,
 }
 
 impl Workspaces {
@@ -271,6 +275,76 @@ impl Workspaces {
         read::read(&self.place(id)?, path, max_bytes)
     }
 
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// [`FileFault`] where it is none or can't be read.
+    pub fn open_file(&self, id: &WorkspaceId, path: &[u8]) -> Result<OwnedFd, WorkspaceError> {
+        read::open(&self.place(id)?, path)
+    }
+
+    /// Facts about what is at a path, and the path as answers have it.
+    ///
+    /// # Errors
+    /// [`FileFault`] where there is nothing.
+    pub fn stat(
+        &self,
+        id: &WorkspaceId,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<(Meta, Vec<u8>), WorkspaceError> {
+        names::stat(&self.place(id)?, path, follow)
+    }
+
+    /// Makes a directory; where parents are made, one that is there is fine.
+    ///
+    /// # Errors
+    /// [`FileFault`] where it can't be made.
+    pub fn make_dir(
+        &self,
+        id: &WorkspaceId,
+        path: &[u8],
+        mode: u32,
+        parents: Parents,
+    ) -> Result<(), WorkspaceError> {
+        names::make_dir(&self.place(id)?, path, mode, parents)
+    }
+
+    /// Gives a file or directory another name.
+    ///
+    /// # Errors
+    /// [`FileFault`] where it can't be moved, or something is there already.
+    pub fn move_file(
+        &self,
+        id: &WorkspaceId,
+        from: &[u8],
+        to: &[u8],
+        overwrite: bool,
+    ) -> Result<(), WorkspaceError> {
+        names::rename(&self.place(id)?, from, to, overwrite)
+    }
+
+    /// Sets the mode of what a path leads to.
+    ///
+    /// # Errors
+    /// [`FileFault`] where it is not the session user's.
+    pub fn chmod(&self, id: &WorkspaceId, path: &[u8], mode: u32) -> Result<(), WorkspaceError> {
+        names::chmod(&self.place(id)?, path, mode)
+    }
+
+    /// Removes a file, a link or an empty directory.
+    ///
+    /// # Errors
+    /// [`FileFault`] where it can't be removed, or is not what was expected.
+    pub fn remove_file(
+        &self,
+        id: &WorkspaceId,
+        path: &[u8],
+        expect: &Expect,
+    ) -> Result<(), WorkspaceError> {
+        names::remove(&self.place(id)?, path, expect)
+    }
+
     /// The entries of a directory, by name. An empty path is the workspace itself.
     ///
     /// # Errors
@@ -351,6 +425,12 @@ impl From<Errno> for WorkspaceError {
             Errno::LOOP => FileFault::InvalidPath("a loop of links".into()).into(),
             Errno::NAMETOOLONG => FileFault::InvalidPath("too long".into()).into(),
             Errno::NOSPC | Errno::DQUOT => FileFault::NoSpace.into(),
+            Errno::NOTEMPTY => FileFault::NotEmpty.into(),
+            Errno::INVAL => {
+                FileFault::InvalidPath("the file system can't do that with it".into()).into()
+            }
+            // Something is mounted there.
+            Errno::BUSY => FileFault::PermissionDenied.into(),
             other => Self::Io(other.into()),
         }
     }

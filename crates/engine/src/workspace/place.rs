@@ -51,6 +51,17 @@ impl Identity {
     }
 }
 
+impl Spot {
+    /// What is there by now.
+    pub(super) fn now(&self) -> Result<Option<Stat>, Errno> {
+        match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
 impl Place {
     pub(super) fn new(top: Beneath) -> Self {
         Self { top }
@@ -82,7 +93,11 @@ impl Place {
         Err(Errno::LOOP.into())
     }
 
-    fn directory(&self, path: &Path, parents: Parents) -> Result<Beneath, WorkspaceError> {
+    pub(super) fn directory(
+        &self,
+        path: &Path,
+        parents: Parents,
+    ) -> Result<Beneath, WorkspaceError> {
         let opened = self.following(path, |path| Ok(self.top.open_dir(path)?));
         match (opened, parents) {
             (Err(WorkspaceError::File(FileFault::NotFound)), Parents::Make) => {
@@ -158,7 +173,7 @@ fn join(dir: &Path, target: &OsStr) -> Result<PathBuf, WorkspaceError> {
     Ok(dir.join(target))
 }
 
-fn parent(path: &Path) -> PathBuf {
+pub(super) fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => ".".into(),
@@ -177,6 +192,15 @@ fn last_name(path: &Path) -> Result<OsString, WorkspaceError> {
 
 pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
+}
+
+/// In a sticky directory a name belongs to the owner of its file.
+pub(super) fn check_sticky(dir: &Stat, stat: &Stat) -> Result<(), WorkspaceError> {
+    let is_sticky = dir.st_mode & 0o1000 != 0;
+    if is_sticky && ![stat.st_uid, dir.st_uid].contains(&id::SANDBOX) {
+        return Err(FileFault::PermissionDenied.into());
+    }
+    Ok(())
 }
 
 /// What the session user wants of a file or directory: bits as in `rwx`.

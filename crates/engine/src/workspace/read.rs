@@ -14,6 +14,19 @@ use crate::{FileFault, FileRead};
 
 /// The first `max_bytes` of a regular file.
 pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRead, WorkspaceError> {
+    let file = open(place, text)?;
+    let size = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(usize::try_from(size.min(max_bytes)).unwrap_or(0));
+    File::from(file).take(max_bytes).read_to_end(&mut bytes)?;
+    // It may have grown or shrunk since.
+    let size = size.max(bytes.len() as u64);
+    let is_cut = size > bytes.len() as u64 && bytes.len() as u64 == max_bytes;
+    let size = if is_cut { size } else { bytes.len() as u64 };
+    Ok(FileRead { truncated: is_cut, bytes, size })
+}
+
+/// Opens a regular file that the session user may read.
+pub(super) fn open(place: &Place, text: &[u8]) -> Result<OwnedFd, WorkspaceError> {
     let path = path::parse(text)?;
     let found = place.open(&path.raw, OFlags::PATH)?;
     let stat = rustix::fs::fstat(&found)?;
@@ -28,14 +41,7 @@ pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRea
         | FileType::Unknown => return Err(FileFault::NotAFile.into()),
     }
     check_access(&stat, Access::READ)?;
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let mut bytes = Vec::with_capacity(usize::try_from(size.min(max_bytes)).unwrap_or(0));
-    File::from(reopen(&found)?).take(max_bytes).read_to_end(&mut bytes)?;
-    // It may have grown or shrunk since.
-    let size = size.max(bytes.len() as u64);
-    let is_cut = size > bytes.len() as u64 && bytes.len() as u64 == max_bytes;
-    let size = if is_cut { size } else { bytes.len() as u64 };
-    Ok(FileRead { truncated: is_cut, bytes, size })
+    reopen(&found)
 }
 
 /// The very file that was looked at, whatever has its name by now.

@@ -9,8 +9,12 @@ use sandkasten_types::files;
 
 use super::*;
 
-const REPLACE: WriteOptions =
-    WriteOptions { mode: None, parents: Parents::Make, durability: Durability::Rename };
+const REPLACE: WriteOptions = WriteOptions {
+    mode: None,
+    parents: Parents::Make,
+    durability: Durability::Rename,
+    expect: Expect::Anything,
+};
 
 /// One workspace, `ws`, beside a canary that nothing may touch.
 struct Lab {
@@ -55,7 +59,7 @@ impl Lab {
         let mut file = self.store.create_file(&self.id, path.as_bytes(), how).map_err(fault)?;
         file.write(bytes.as_bytes()).map_err(fault)?;
         let shown = String::from_utf8(file.path().to_vec()).unwrap();
-        file.commit().map_err(fault).map(|()| shown)
+        file.commit().map_err(fault).map(|_| shown)
     }
 
     fn read(&self, path: &str) -> Result<String, FileFault> {

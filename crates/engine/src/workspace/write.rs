@@ -6,15 +6,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use sandkasten_jail::fault;
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::id;
+use sandkasten_protocol::{Expect, id};
 use sandkasten_types::ids::random_hex;
 
-use super::place::{Access, Identity, Place, Spot, check_access, file_type};
+use super::names::{identity, judge};
+use super::place::{Access, Identity, Place, Spot, check_access, check_sticky, file_type};
 use super::{WorkspaceError, WriteOptions, path};
 use crate::{Durability, FileFault};
 
@@ -29,7 +31,12 @@ pub struct NewFile {
     shown: Vec<u8>,
     mode: u32,
     durability: Durability,
+    expect: Expect,
 }
+
+/// One commit at a time: what is expected to be there is looked at and replaced in one step, as far as
+/// this API goes.
+static COMMITS: Mutex<()> = Mutex::new(());
 
 /// Finds the place, checks that the session user may write there, and opens a file without a name.
 pub(super) fn begin(
@@ -41,18 +48,13 @@ pub(super) fn begin(
     fault::point("write: begin")?;
     let spot = place.spot(&path.raw, options.parents)?;
     check_access(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
+    judge(&options.expect, spot.stat.as_ref())?;
     let old_mode = check_old(&spot)?;
     let flags = OFlags::WRONLY | OFlags::TMPFILE;
     let file = spot.dir.open_file(Path::new("."), flags, Mode::RUSR | Mode::WUSR)?;
     let mode = options.mode.or(old_mode).unwrap_or(0o644) & 0o1777;
-    Ok(NewFile {
-        file,
-        spot,
-        _place: place,
-        shown: path.shown,
-        mode,
-        durability: options.durability,
-    })
+    let WriteOptions { durability, expect, .. } = options;
+    Ok(NewFile { file, spot, _place: place, shown: path.shown, mode, durability, expect })
 }
 
 /// The mode of a file that is to be replaced: refused where open(2) for writing would be.
@@ -69,12 +71,7 @@ fn check_old(spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
         | FileType::Unknown => return Err(FileFault::NotAFile.into()),
     }
     check_access(stat, Access::WRITE)?;
-    let dir = rustix::fs::fstat(&spot.dir)?;
-    // In a sticky directory a name belongs to the owner of its file.
-    let is_sticky = dir.st_mode & 0o1000 != 0;
-    if is_sticky && ![stat.st_uid, dir.st_uid].contains(&id::SANDBOX) {
-        return Err(FileFault::PermissionDenied.into());
-    }
+    check_sticky(&rustix::fs::fstat(&spot.dir)?, stat)?;
     Ok(Some(stat.st_mode & 0o1777))
 }
 
@@ -105,7 +102,7 @@ impl NewFile {
     ///
     /// # Errors
     /// [`FileFault`], or what renameat(2) says.
-    pub fn commit(self) -> Result<(), WorkspaceError> {
+    pub fn commit(self) -> Result<sandkasten_protocol::Identity, WorkspaceError> {
         let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
         rustix::fs::fchown(&self.file, Some(uid), Some(gid))?;
         // After the owner: chown(2) clears the set-id bits.
@@ -118,15 +115,23 @@ impl NewFile {
         self.put()?;
         fault::point("write: in its place")?;
         match self.durability {
-            Durability::Rename => Ok(()),
-            Durability::Fsync => sync_up(&self.spot.dir, Some(self.spot.top)),
+            Durability::Rename => {}
+            Durability::Fsync => sync_up(&self.spot.dir, Some(self.spot.top))?,
         }
+        Ok(identity(&rustix::fs::fstat(&self.file)?))
     }
 
     fn put(&self) -> Result<(), WorkspaceError> {
+        let _one = COMMITS.lock().unwrap_or_else(PoisonError::into_inner);
         let Spot { dir, name, stat, top: _ } = &self.spot;
+        if self.expect != Expect::Anything {
+            judge(&self.expect, self.spot.now()?.as_ref())?;
+        }
         if stat.is_none() {
             match self.link(name) {
+                Err(Errno::EXIST) if self.expect == Expect::Nothing => {
+                    return Err(FileFault::AlreadyExists.into());
+                }
                 Err(Errno::EXIST) => {}
                 answer => return Ok(answer?),
             }

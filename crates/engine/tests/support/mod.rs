@@ -14,7 +14,7 @@ use std::time::Duration;
 use sandkasten_engine::image::ImageConfig;
 use sandkasten_engine::{
     Ceilings, Config, CreateFile, Defaults, Durability, Engine, Error, EventsFrom, ExecEvent,
-    FileUser, Parents, Place, SeccompProfile, ShellPreference, WorkspacePolicy,
+    Expect, FileUser, Parents, Place, SeccompProfile, ShellPreference, WorkspacePolicy,
 };
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_types::exec::{ExecAnswer, ExecEnd, ExecRequest};
@@ -301,6 +301,7 @@ impl Lab {
             user: FileUser::Session,
             mode: None,
             parents: Parents::Make,
+            expect: Expect::Anything,
         };
         let mut file = self.engine.create_file(place, request).await?;
         file.write(data.to_vec().into()).await?;

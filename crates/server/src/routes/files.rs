@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
-use sandkasten_engine::{CreateFile, FileUser, FileWriter, Parents, Place};
+use sandkasten_engine::{CreateFile, Expect, FileUser, FileWriter, Parents, Place};
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::files::{FileContent, Uploaded, WriteFile};
 use sandkasten_types::limits::{
@@ -114,10 +114,10 @@ fn create_file(request: WriteFile, user: FileUser) -> Result<CreateFile, ApiErro
     };
     let path = one_path(request.path, request.path_base64)?
         .ok_or_else(|| ApiError::invalid("missing field `path` (or `path_base64`)"))?;
-    Ok(CreateFile { path, user, mode, parents })
+    Ok(CreateFile { path, user, mode, parents, expect: Expect::Anything })
 }
 
-fn octal(text: &str) -> Result<u32, ApiError> {
+pub(super) fn octal(text: &str) -> Result<u32, ApiError> {
     let is_octal = (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     match u32::from_str_radix(text, 8) {
         Ok(mode) if is_octal && mode <= 0o7777 => Ok(mode),
@@ -298,7 +298,13 @@ impl<'a> Upload<'a> {
             b"" => name.as_bytes().to_vec(),
             directory => [directory, b"/", name.as_bytes()].concat(),
         };
-        let request = CreateFile { path, user: self.user, mode: None, parents: Parents::Make };
+        let request = CreateFile {
+            path,
+            user: self.user,
+            mode: None,
+            parents: Parents::Make,
+            expect: Expect::Anything,
+        };
         Ok(self.app.engine.create_file(self.place.clone(), request).await?)
     }
 

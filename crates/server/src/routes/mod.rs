@@ -5,6 +5,7 @@ mod daemon;
 mod exec;
 mod files;
 mod processes;
+mod raw;
 mod sessions;
 mod tree;
 mod workspaces;
@@ -53,6 +54,18 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(files::read))
         .routes(routes!(files::upload))
         .routes(routes!(tree::list))
+        .routes(routes!(raw::get, raw::put, raw::delete))
+        .routes(routes!(raw::stat))
+        .routes(routes!(raw::mkdir))
+        .routes(routes!(raw::r#move))
+        .routes(routes!(raw::chmod))
+        .routes(routes!(raw::edit))
+        .routes(routes!(raw::workspace_get, raw::workspace_put, raw::workspace_delete))
+        .routes(routes!(raw::workspace_stat))
+        .routes(routes!(raw::workspace_mkdir))
+        .routes(routes!(raw::workspace_move))
+        .routes(routes!(raw::workspace_chmod))
+        .routes(routes!(raw::workspace_edit))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::get, workspaces::put, workspaces::delete))
         .routes(routes!(workspaces::entries))

@@ -1,0 +1,188 @@
+//! What is done to names and facts of files of a workspace, with the rights of the session user.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
+use rustix::io::Errno;
+use sandkasten_jail::path::Beneath;
+use sandkasten_protocol::work::{Kind, Meta};
+use sandkasten_protocol::{Expect, Identity, Parents, id};
+
+use super::place::{Access, Place, check_access, check_sticky, file_type, parent};
+use super::{WorkspaceError, path};
+use crate::FileFault;
+
+/// A directory that is open and the name of something in it; a link there is not followed.
+struct Named {
+    dir: Beneath,
+    name: OsString,
+}
+
+/// Facts about what a path leads to, and the path relative to the workspace.
+pub(super) fn stat(
+    place: &Place,
+    text: &[u8],
+    follow: bool,
+) -> Result<(Meta, Vec<u8>), WorkspaceError> {
+    let path = path::parse(text)?;
+    let found = match named(place, &path.raw, Parents::MustExist) {
+        Ok(Named { dir, name }) if !follow => {
+            dir.open_file(Path::new(&name), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?
+        }
+        // The workspace itself, or what stands before a `..`: no link can be there.
+        _ => place.open(&path.raw, OFlags::PATH)?,
+    };
+    let stat = rustix::fs::fstat(&found)?;
+    let is_link = file_type(&stat) == FileType::Symlink;
+    let target = if is_link { Some(rustix::fs::readlinkat(&found, "", Vec::new())?) } else { None };
+    Ok((meta(&stat, target.map(|target| target.into_bytes())), path.shown))
+}
+
+/// Makes a directory. With `Parents::Make` one that is there is fine, as for `mkdir -p`.
+pub(super) fn make_dir(
+    place: &Place,
+    text: &[u8],
+    mode: u32,
+    parents: Parents,
+) -> Result<(), WorkspaceError> {
+    let path = path::parse(text)?;
+    if path.shown.is_empty() {
+        return if parents == Parents::Make {
+            Ok(())
+        } else {
+            Err(FileFault::AlreadyExists.into())
+        };
+    }
+    let Named { dir, name } = named(place, &path.raw, parents)?;
+    check_access(&rustix::fs::fstat(&dir)?, Access::MAKE).or_else(|error| {
+        // Nothing needs to be made.
+        if is_there(place, &path.raw, parents) { Ok(()) } else { Err(error) }
+    })?;
+    match rustix::fs::mkdirat(&dir, &name, Mode::RWXU) {
+        Ok(()) => {}
+        Err(Errno::EXIST) if is_there(place, &path.raw, parents) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let made = dir.open_file(Path::new(&name), flags, Mode::empty())?;
+    rustix::fs::fchown(&made, Some(Uid::from_raw(id::SANDBOX)), Some(Gid::from_raw(id::SANDBOX)))?;
+    // After the owner: chown(2) clears the set-id bits.
+    Ok(rustix::fs::fchmod(&made, Mode::from(mode & 0o7777))?)
+}
+
+fn is_there(place: &Place, path: &Path, parents: Parents) -> bool {
+    parents == Parents::Make && place.open(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
+}
+
+/// Gives a file another name. Links are moved, not followed.
+pub(super) fn rename(
+    place: &Place,
+    from: &[u8],
+    to: &[u8],
+    overwrite: bool,
+) -> Result<(), WorkspaceError> {
+    let old = named(place, &path::parse(from)?.raw, Parents::MustExist)?;
+    let new = named(place, &path::parse(to)?.raw, Parents::MustExist)?;
+    let (old_dir, new_dir) = (rustix::fs::fstat(&old.dir)?, rustix::fs::fstat(&new.dir)?);
+    let moved = old.stat()?.ok_or(FileFault::NotFound)?;
+    check_access(&old_dir, Access::MAKE)?;
+    check_access(&new_dir, Access::MAKE)?;
+    check_sticky(&old_dir, &moved)?;
+    if let Some(replaced) = new.stat()? {
+        check_sticky(&new_dir, &replaced)?;
+    }
+    if file_type(&moved) == FileType::Directory && old_dir.st_ino != new_dir.st_ino {
+        // Its `..` is written.
+        check_access(&moved, Access::WRITE)?;
+    }
+    let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
+        Err(Errno::INVAL) => Err(FileFault::InvalidPath("a directory into itself".into()).into()),
+        answer => Ok(answer?),
+    }
+}
+
+/// Sets the mode of what a path leads to.
+pub(super) fn chmod(place: &Place, text: &[u8], mode: u32) -> Result<(), WorkspaceError> {
+    let found = place.open(&path::parse(text)?.raw, OFlags::PATH)?;
+    let stat = rustix::fs::fstat(&found)?;
+    if stat.st_uid != id::SANDBOX {
+        return Err(FileFault::PermissionDenied.into());
+    }
+    // Who is not in the group can't give its rights away.
+    let bits = if stat.st_gid == id::SANDBOX { 0o7777 } else { 0o5777 };
+    let path = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
+    Ok(rustix::fs::chmodat(CWD, path, Mode::from(mode & bits), AtFlags::empty())?)
+}
+
+/// Removes a file, a link or an empty directory.
+pub(super) fn remove(place: &Place, text: &[u8], expect: &Expect) -> Result<(), WorkspaceError> {
+    let named = named(place, &path::parse(text)?.raw, Parents::MustExist)?;
+    let dir = rustix::fs::fstat(&named.dir)?;
+    let stat = named.stat()?.ok_or(FileFault::NotFound)?;
+    judge(expect, Some(&stat))?;
+    check_access(&dir, Access::MAKE)?;
+    check_sticky(&dir, &stat)?;
+    let is_dir = file_type(&stat) == FileType::Directory;
+    let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    Ok(rustix::fs::unlinkat(&named.dir, &named.name, flags)?)
+}
+
+impl Named {
+    fn stat(&self) -> Result<Option<Stat>, Errno> {
+        match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Where a name is. The workspace itself has none here, nor has what ends in `..`.
+fn named(place: &Place, path: &Path, parents: Parents) -> Result<Named, WorkspaceError> {
+    let Some(Component::Normal(name)) = path.components().next_back() else {
+        return Err(FileFault::PermissionDenied.into());
+    };
+    let above: PathBuf = parent(path);
+    Ok(Named { dir: place.directory(&above, parents)?, name: name.to_owned() })
+}
+
+/// Refuses where something else is there than must be.
+pub(super) fn judge(expect: &Expect, found: Option<&Stat>) -> Result<(), FileFault> {
+    match (expect.allows(found.map(identity)), expect) {
+        (true, _) => Ok(()),
+        (false, Expect::Nothing) => Err(FileFault::AlreadyExists),
+        (false, _) => Err(FileFault::Changed),
+    }
+}
+
+pub(crate) fn identity(stat: &Stat) -> Identity {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let (mtime, ctime) = ((stat.st_mtime, stat.st_mtime_nsec), (stat.st_ctime, stat.st_ctime_nsec));
+    Identity::new(stat.st_ino, size, mtime, ctime)
+}
+
+fn meta(stat: &Stat, target: Option<Vec<u8>>) -> Meta {
+    let nanos = |nanos| u32::try_from(nanos).unwrap_or(0);
+    Meta {
+        kind: match file_type(stat) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => Kind::Device,
+        },
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, nanos(stat.st_mtime_nsec)),
+        ctime: (stat.st_ctime, nanos(stat.st_ctime_nsec)),
+        ino: stat.st_ino,
+        dev: stat.st_dev,
+        target,
+    }
+}
