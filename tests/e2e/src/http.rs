@@ -281,7 +281,7 @@ impl Connection {
     pub fn read_answer(&mut self, method: &str, start: Instant) -> io::Result<Answer> {
         let head = self.read_head()?;
         let mut chunks = Vec::new();
-        if method != "HEAD" && head.status != 204 && head.status >= 200 {
+        if method != "HEAD" && !matches!(head.status, 0..200 | 204 | 304) {
             self.read_body(&head, start, &mut chunks)?;
         }
         let body = chunks.iter().flat_map(|chunk| chunk.data.clone()).collect();

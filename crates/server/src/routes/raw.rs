@@ -47,7 +47,8 @@ const PIECES_MAX: usize = 256;
 const EDIT_TRIES: usize = 8;
 const DIR_MODE: u32 = 0o755;
 
-/// The bytes of a file. `Range`, `If-Match`, `If-None-Match` and `If-Range` are understood.
+/// The bytes of a file. `Range` (one), `If-Range`, `If-Match` (412) and
+/// `If-None-Match` (304) are understood; `HEAD` works too.
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/file", tag = "files", operation_id = "get_file",
     params(
         ("id" = String, Path),
@@ -56,8 +57,8 @@ const DIR_MODE: u32 = 0o755;
         ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
     ),
     responses(
-        (status = 200, description = "The file", content_type = "application/octet-stream", body = Vec<u8>),
-        (status = 206, description = "The part asked for", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
+        (status = 206, description = "The part asked for", content_type = "application/octet-stream", body = String),
         (status = "default", description = "An error", body = ErrorBody),
     ))]
 pub(crate) async fn get(
@@ -80,7 +81,7 @@ pub(crate) async fn get(
         ("create_parents" = Option<bool>, Query, description = "true where absent"),
         ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = String, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "Done", body = Written),
         (status = "default", description = "An error", body = ErrorBody),
@@ -206,7 +207,8 @@ pub(crate) async fn edit(
     edit_in(&app, Place::Session(id), query.file_user()?, body.value).await
 }
 
-/// The bytes of a file of a workspace. `Range`, `If-Match`, `If-None-Match` and `If-Range` are understood.
+/// The bytes of a file of a workspace. `Range` (one), `If-Range`, `If-Match` (412) and
+/// `If-None-Match` (304) are understood; `HEAD` works too.
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs/file", tag = "workspaces", operation_id = "get_workspace_file",
     params(
         ("id" = String, Path),
@@ -214,8 +216,8 @@ pub(crate) async fn edit(
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
     ),
     responses(
-        (status = 200, description = "The file", content_type = "application/octet-stream", body = Vec<u8>),
-        (status = 206, description = "The part asked for", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
+        (status = 206, description = "The part asked for", content_type = "application/octet-stream", body = String),
         (status = "default", description = "An error", body = ErrorBody),
     ))]
 pub(crate) async fn workspace_get(
@@ -237,7 +239,7 @@ pub(crate) async fn workspace_get(
         ("mode" = Option<String>, Query, description = "octal; an existing file keeps its own where absent"),
         ("create_parents" = Option<bool>, Query, description = "true where absent"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = String, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "Done", body = Written),
         (status = "default", description = "An error", body = ErrorBody),
