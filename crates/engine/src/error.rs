@@ -122,6 +122,9 @@ pub enum FileFault {
     OtherDevice,
     #[error("no space left")]
     NoSpace,
+    /// An archive that is damaged or not allowed; the text says what is wrong.
+    #[error("{0}")]
+    Archive(&'static str),
     #[error("{bytes} bytes; the limit is {limit}")]
     TooLarge { bytes: u64, limit: u64 },
 }

@@ -332,7 +332,7 @@ impl Engine {
                 let worker = worker::in_session(&session, job, user).await?;
                 (worker, session.spec.workspace.clone())
             }
-            Place::Workspace(id) => (worker::in_workspace(host, &id, job).await?, Some(id)),
+            Place::Workspace(id) => (worker::in_workspace(host, &id, job, user).await?, Some(id)),
         };
         match workspace {
             Some(id) if changes => Ok(worker.synced(workspaces::to_sync(host, id).await?)),

@@ -1,7 +1,7 @@
 //! Workers as callers see them: a job on a tree of files, in a session or in a workspace.
 //!
 //! In a session init's worker does it, a process with a user's ids; whatever it says is hostile input.
-//! In a workspace a thread of our own does, with the session user's ids towards files. Both speak the
+//! In a workspace a thread of our own does, with the user's ids towards files. Both speak the
 //! same frames on a socket: dropping a [`Worker`] closes it, and with that the job ends.
 
 use std::os::fd::OwnedFd;
@@ -19,7 +19,6 @@ use sandkasten_protocol::{Decoder, FileDone, FileOp, FileUser, encode, id};
 use sandkasten_types::WorkspaceId;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::Error;
@@ -248,6 +247,7 @@ pub(crate) async fn in_workspace(
     host: &Arc<Host>,
     id: &WorkspaceId,
     job: Job,
+    user: FileUser,
 ) -> Result<Worker, Error> {
     if matches!(job, Job::Unpack { .. }) {
         workspaces::check_policy(host)?;
@@ -273,7 +273,10 @@ pub(crate) async fn in_workspace(
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.map_err(|error| Error::internal("a socket pair", error))?;
     let worker = Worker::new(ours, &job)?;
-    let run = move || run_as_user(Root::Beneath(top), job, theirs, permit);
+    let run = move || {
+        let _permit = permit;
+        run_as(user, &Root::Beneath(top), job, theirs);
+    };
     let thread = std::thread::Builder::new().name("workspace job".into()).spawn(run);
     match thread {
         Ok(_goes_on) => Ok(worker),
@@ -282,12 +285,17 @@ pub(crate) async fn in_workspace(
 }
 
 /// The life of a thread that a job has for itself: its ids are never given back.
-fn run_as_user(root: Root, job: Job, socket: OwnedFd, _permit: OwnedSemaphorePermit) {
-    if let Err(error) = take_ids() {
+fn run_as(user: FileUser, root: &Root, job: Job, socket: OwnedFd) {
+    let ids = match user {
+        FileUser::Session => take_ids(),
+        // The box's root, whom `root` keeps in the workspace as the jail does.
+        FileUser::Root => Ok(()),
+    };
+    if let Err(error) = ids {
         tracing::error!(%error, "a job on a workspace can't have the ids of its user");
         return;
     }
-    sandkasten_files::run(&root, job, &mut Socket::new(socket));
+    sandkasten_files::run(root, job, &mut Socket::new(socket));
 }
 
 /// Makes this thread, and no other, the session user towards files. Real and saved ids stay root's, so

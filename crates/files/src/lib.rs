@@ -16,6 +16,7 @@
 //!
 //! Must not know: sessions, HTTP, tokio.
 
+mod archive;
 mod channel;
 mod fault;
 mod list;
@@ -58,14 +59,19 @@ pub fn run(root: &Root, job: Job, channel: &mut dyn Channel) {
 fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failure> {
     match job {
         Job::List { path, depth, limit } => list::list(root, &path, (depth, limit), channel),
+        Job::Pack { path } => archive::pack(root, &path, channel).map(|()| Done::WHOLE),
+        Job::Unpack { path, gzip, sync } => {
+            let options = archive::Options { gzip, sync };
+            let entries = archive::unpack(root, &path, options, channel)?;
+            channel.tell(Item::Unpacked { entries })?;
+            Ok(Done::WHOLE)
+        }
         Job::Glob { .. }
         | Job::Grep { .. }
         | Job::Watch { .. }
         | Job::Copy { .. }
         | Job::RemoveTree { .. }
-        | Job::ChmodTree { .. }
-        | Job::Pack { .. }
-        | Job::Unpack { .. } => {
+        | Job::ChmodTree { .. } => {
             Err(FileFault::Other(rustix::io::Errno::NOSYS.raw_os_error()).into())
         }
     }

@@ -513,8 +513,67 @@ pub enum FileFault {
     Busy,
     /// The token names no temporary file.
     UnknownToken,
+    /// An archive that is damaged or not allowed.
+    Archive(ArchiveFault),
     /// An errno that has no name here.
     Other(i32),
+}
+
+/// What is wrong with an archive, or with one of its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ArchiveFault {
+    NotAnArchive,
+    CutShort,
+    /// Something that is not zeros follows the end mark.
+    BehindTheEnd,
+    /// The data of its compression are damaged.
+    Gzip,
+    /// It grows too much when it is unpacked.
+    Ratio,
+    Malformed,
+    LongHeader,
+    /// Two sizes or names of one entry.
+    Contradiction,
+    DataBehindLink,
+    Sparse,
+    /// A device or FIFO.
+    Special,
+    UnknownKind,
+    AbsoluteName,
+    /// A name with `..`.
+    ParentName,
+    /// The target of a hard link is none, or outside.
+    LinkTarget,
+    LinkInTheWay,
+    TooDeep,
+}
+
+impl ArchiveFault {
+    /// In words, with the way out where there is one.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NotAnArchive => {
+                "not a tar archive, or a damaged one (gzip is told by its Content-Type)"
+            }
+            Self::CutShort => "the archive is cut short",
+            Self::BehindTheEnd => "data follow the archive's end mark",
+            Self::Gzip => "the gzip data are damaged",
+            Self::Ratio => "the gzip data grow more than 200-fold; send the archive unpacked",
+            Self::Malformed => "a malformed header",
+            Self::LongHeader => "an extended header is longer than 1 MiB",
+            Self::Contradiction => "two headers contradict each other",
+            Self::DataBehindLink => "data behind an entry that is no file",
+            Self::Sparse => "sparse entries are not supported; pack without `--sparse`",
+            Self::Special => "devices and FIFOs are not unpacked; leave them out",
+            Self::UnknownKind => "neither a file nor a directory nor a link",
+            Self::AbsoluteName => "an absolute name; names are relative to the directory",
+            Self::ParentName => "`..` in a name",
+            Self::LinkTarget => "a hard link to what is no file of the directory",
+            Self::LinkInTheWay => "a symbolic link is in the way",
+            Self::TooDeep => "more than 512 directories deep",
+        }
+    }
 }
 
 /// Byte strings as such: serde's own way is one call a byte. The bytes on the wire are the same.

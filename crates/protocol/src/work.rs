@@ -58,9 +58,14 @@ pub enum Job {
     Pack {
         path: Bytes,
     },
-    /// Makes what a tar stream has. The engine sends [`Item::Data`]; an empty one is the end.
+    /// Makes what a tar stream has, in a directory that is made where it is missing. The engine sends
+    /// [`Item::Data`]; an empty one is the end. [`Item::Unpacked`] tells how much was made.
     Unpack {
         path: Bytes,
+        /// The stream is packed with gzip.
+        gzip: bool,
+        /// All is on the disk before the end is told.
+        sync: bool,
     },
 }
 
@@ -77,7 +82,7 @@ impl Job {
             | Self::RemoveTree { path }
             | Self::ChmodTree { path, .. }
             | Self::Pack { path }
-            | Self::Unpack { path } => path,
+            | Self::Unpack { path, .. } => path,
         }
     }
 }
@@ -104,6 +109,10 @@ pub enum Item {
     Match(Match),
     Event(Event),
     Data(#[serde(with = "whole")] Bytes),
+    /// So many entries of an archive were made.
+    Unpacked {
+        entries: u64,
+    },
     /// It is at work and has nothing to tell yet.
     Alive,
     Done {

@@ -201,6 +201,7 @@ impl ApiError {
                 (ErrorCode::Conflict, None)
             }
             FileFault::NoSpace => (ErrorCode::NoSpace, None),
+            FileFault::Archive(_) => (ErrorCode::InvalidRequest, None),
             FileFault::TooLarge { limit, .. } => (ErrorCode::TooLarge, Some(*limit)),
         };
         let error = Self::new(code, message).with("path", path);

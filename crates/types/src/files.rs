@@ -46,6 +46,14 @@ pub struct Uploaded {
     pub paths_base64: Option<Vec<Base64>>,
 }
 
+/// The answer of `PUT …/fs/archive`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Unpacked {
+    pub ok: bool,
+    /// Members of the archive, all of which were made.
+    pub entries: u64,
+}
+
 /// Kind of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -159,6 +159,7 @@ pub(crate) fn error(fault: Fault, path: String) -> Error {
         Fault::Changed => FileFault::Changed,
         Fault::NotEmpty => FileFault::NotEmpty,
         Fault::OtherDevice => FileFault::OtherDevice,
+        Fault::Archive(fault) => FileFault::Archive(fault.text()),
         Fault::Busy => return Error::Overloaded("too many open files in the session".into()),
         Fault::UnknownToken => return Error::Internal("init knows no such temporary file".into()),
         Fault::Other(errno) => {

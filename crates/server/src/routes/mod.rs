@@ -1,5 +1,6 @@
 //! The routes: one file a noun. The router and the OpenAPI document come from one list.
 
+mod archive;
 mod attach;
 mod daemon;
 mod exec;
@@ -66,6 +67,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(raw::workspace_move))
         .routes(routes!(raw::workspace_chmod))
         .routes(routes!(raw::workspace_edit))
+        .routes(routes!(archive::pack, archive::unpack))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::get, workspaces::put, workspaces::delete))
         .routes(routes!(workspaces::entries))
@@ -73,6 +75,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(workspaces::read))
         .routes(routes!(workspaces::upload))
         .routes(routes!(tree::workspace_list))
+        .routes(routes!(archive::workspace_pack, archive::workspace_unpack))
         .split_for_parts();
     loosen_optional_parts(&mut document);
     (with_fallbacks(router), document)
