@@ -324,13 +324,13 @@ impl Engine {
     /// # Errors
     /// Those of the place; those of the job come from the worker.
     pub async fn work(&self, place: Place, job: Job, user: FileUser) -> Result<Worker, Error> {
-        files::check_path(job.path())?;
+        let job = worker::checked(job).await?;
         let (host, changes) = (&self.0.host, worker::changes_files(&job));
         let (worker, workspace) = match place {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
-                let worker = worker::in_session(&session, job, user).await?;
-                (worker, session.spec.workspace.clone())
+                let workspace = session.spec.workspace.clone();
+                (worker::in_session(session, job, user).await?, workspace)
             }
             Place::Workspace(id) => (worker::in_workspace(host, &id, job, user).await?, Some(id)),
         };

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::descriptor::watched;
-use crate::files::{ask, session_gone};
+use crate::files::{ask, check_path, session_gone};
 use crate::host::Host;
 use crate::session::Handle;
 use crate::session::files::error;
@@ -31,6 +31,8 @@ use crate::workspaces;
 
 /// A worker says something within this, or takes something of what it is sent.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The end of a session is known this long after that of its processes.
+const END_KNOWN: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 * 1024;
 
 /// Jobs on workspaces that run at once.
@@ -48,6 +50,8 @@ pub struct Worker {
     state: State,
     /// A directory of the file system that is to be on disk before the job counts as done.
     sync: Option<OwnedFd>,
+    /// `None`: in a workspace.
+    session: Option<Arc<Handle>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +62,16 @@ enum State {
 }
 
 impl Worker {
-    fn new(socket: OwnedFd, job: &Job) -> Result<Self, Error> {
+    fn new(socket: OwnedFd, path: String, session: Option<Arc<Handle>>) -> Result<Self, Error> {
         let failed = |error| Error::internal("the socket of a worker", error);
         Ok(Self {
             socket: watched(socket, Interest::READABLE | Interest::WRITABLE).map_err(failed)?,
             decoder: Decoder::new(WORK_BYTES_MAX),
             buffer: Vec::new(),
-            path: path_of(job),
+            path,
             state: State::Running,
             sync: None,
+            session,
         })
     }
 
@@ -138,7 +143,7 @@ impl Worker {
         loop {
             match self.next().await {
                 Ok(Some(_)) => {}
-                Ok(None) => return self.ended(),
+                Ok(None) => return self.ended().await,
                 Err(error) => return error,
             }
         }
@@ -185,14 +190,14 @@ impl Worker {
             self.buffer.resize(READ_BYTES, 0);
             // Never waits, whatever the other side has made of the socket.
             match recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(self.ended()),
+                Ok((0, _)) => return Err(self.ended().await),
                 Ok((bytes, _)) => {
                     self.decoder.push(self.buffer.get(..bytes).unwrap_or_default());
                     return Ok(());
                 }
                 Err(Errno::AGAIN) => guard.clear_ready(),
                 Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Err(self.ended()),
+                Err(Errno::CONNRESET) => return Err(self.ended().await),
                 Err(errno) => return Err(failed(errno.into())),
             }
         }
@@ -206,7 +211,15 @@ impl Worker {
         ))
     }
 
-    fn ended(&self) -> Error {
+    /// Why the socket is closed. A session that ends says so a moment later.
+    async fn ended(&self) -> Error {
+        if let Some(session) = &self.session {
+            let mut view = session.view.clone();
+            drop(timeout(END_KNOWN, view.wait_for(|view| view.end().is_some())).await);
+            if let Some(error) = session.ended() {
+                return error;
+            }
+        }
         Error::Conflict(format!(
             "{}: the worker of this call was ended by the session; how far it came is not known",
             self.path
@@ -228,16 +241,38 @@ pub(crate) fn changes_files(job: &Job) -> bool {
     }
 }
 
+/// Refuses what no job can be, before anything is started for it.
+pub(crate) async fn checked(job: Job) -> Result<Job, Error> {
+    check_path(job.path())?;
+    match &job {
+        Job::Copy { to, .. } => check_path(to)?,
+        // An expression may take a while to be read.
+        Job::Glob { .. } | Job::Grep { .. } => {
+            let check = move || sandkasten_files::check(&job).map(|()| job);
+            let checked = tokio::task::spawn_blocking(check).await;
+            let checked = checked.map_err(|error| Error::internal("a blocking task", error))?;
+            return checked.map_err(Error::InvalidRequest);
+        }
+        Job::List { .. }
+        | Job::Watch { .. }
+        | Job::RemoveTree { .. }
+        | Job::ChmodTree { .. }
+        | Job::Pack { .. }
+        | Job::Unpack { .. } => {}
+    }
+    Ok(job)
+}
+
 /// Starts a job in a session.
 pub(crate) async fn in_session(
-    session: &Handle,
+    session: Arc<Handle>,
     job: Job,
     user: FileUser,
 ) -> Result<Worker, Error> {
-    let asked = job.clone();
+    let path = path_of(&job);
     let reply = ask(&session.commands, FileOp::Work { job, user }).await;
-    match reply.map_err(|error| session_gone(session, error))? {
-        (FileDone::Opened, Some(socket)) => Worker::new(socket, &asked),
+    match reply.map_err(|error| session_gone(&session, error))? {
+        (FileDone::Opened, Some(socket)) => Worker::new(socket, path, Some(session)),
         _ => Err(Error::Internal("init answered a job without a socket".into())),
     }
 }
@@ -272,7 +307,7 @@ pub(crate) async fn in_workspace(
     let flags = SocketFlags::CLOEXEC;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.map_err(|error| Error::internal("a socket pair", error))?;
-    let worker = Worker::new(ours, &job)?;
+    let worker = Worker::new(ours, path_of(&job), None)?;
     let run = move || {
         let _permit = permit;
         run_as(user, &Root::Beneath(top), job, theirs);

@@ -18,11 +18,18 @@
 
 mod archive;
 mod channel;
+mod chmod;
+mod copy;
 mod fault;
+mod glob;
+mod grep;
 mod list;
 mod meta;
+mod pattern;
+mod remove;
 mod root;
 mod walk;
+mod watch;
 
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Item, Job};
@@ -30,8 +37,9 @@ use sandkasten_protocol::work::{Item, Job};
 pub use channel::{Channel, Socket};
 pub use fault::{Failure, fault};
 pub use meta::{kind, meta};
+pub use pattern::check;
 pub use root::Root;
-pub use walk::{Step, Walk};
+pub use walk::{Found, Step, Walk};
 
 /// What a job gives that has worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +74,14 @@ fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failur
             channel.tell(Item::Unpacked { entries })?;
             Ok(Done::WHOLE)
         }
-        Job::Glob { .. }
-        | Job::Grep { .. }
-        | Job::Watch { .. }
-        | Job::Copy { .. }
-        | Job::RemoveTree { .. }
-        | Job::ChmodTree { .. } => {
-            Err(FileFault::Other(rustix::io::Errno::NOSYS.raw_os_error()).into())
+        Job::Glob { pattern, path, limit } => glob::glob(root, (&path, &pattern), limit, channel),
+        Job::Grep { path, search } => grep::grep(root, &path, &search, channel),
+        Job::Watch { path, recursive } => watch::watch(root, &path, recursive, channel),
+        Job::Copy { from, to, recursive, overwrite } => {
+            copy::copy(root, (&from, &to), copy::How { recursive, overwrite }, channel)
         }
+        Job::RemoveTree { path } => remove::remove(root, &path, channel),
+        Job::ChmodTree { path, mode } => chmod::chmod(root, &path, mode, channel),
     }
 }
 

@@ -19,19 +19,22 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::CapabilitySet;
 use sandkasten_files::{Root, Socket};
 use sandkasten_protocol::FileFault;
-use sandkasten_protocol::work::Job;
+use sandkasten_protocol::work::{Job, WATCHES_MAX, WORKERS_MAX};
 
 use crate::rights::{Ids, Rights};
 use crate::spawn::{self, Fork};
 use crate::supervisor::become_user;
 
-/// Workers that are there at once.
-const WORKERS_MAX: usize = 16;
-
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     /// By pid, with a copy of each one's socket, which tells whether the engine is still there.
-    all: BTreeMap<i32, OwnedFd>,
+    all: BTreeMap<i32, Worker>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    socket: OwnedFd,
+    watches: bool,
 }
 
 impl Workers {
@@ -44,7 +47,11 @@ impl Workers {
     ) -> Result<OwnedFd, FileFault> {
         self.end_forsaken(rights);
         if self.all.len() >= WORKERS_MAX {
-            return Err(FileFault::Busy);
+            return Err(FileFault::TooManyWorkers);
+        }
+        let watches = matches!(job, Job::Watch { .. });
+        if watches && self.all.values().filter(|one| one.watches).count() >= WATCHES_MAX {
+            return Err(FileFault::TooManyWatches);
         }
         let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
         let pair = socketpair(AddressFamily::UNIX, kind, flags, None);
@@ -52,7 +59,7 @@ impl Workers {
         match spawn::fork() {
             Ok(Fork::Child) => live(rights, job, user, &ours),
             Ok(Fork::Parent(pid)) => {
-                self.all.insert(pid.as_raw_pid(), ours);
+                self.all.insert(pid.as_raw_pid(), Worker { socket: ours, watches });
                 Ok(theirs)
             }
             Err(_no_process) => Err(FileFault::Busy),
@@ -62,8 +69,8 @@ impl Workers {
     /// Ends those whose socket the engine has closed. They do so themselves, unless somebody has
     /// stopped them.
     pub(crate) fn end_forsaken(&self, rights: Rights) {
-        for (pid, socket) in &self.all {
-            let mut one = [PollFd::new(socket, PollFlags::RDHUP)];
+        for (pid, worker) in &self.all {
+            let mut one = [PollFd::new(&worker.socket, PollFlags::RDHUP)];
             let is_closed = poll(&mut one, Some(&Timespec::default())).is_ok_and(|n| n > 0);
             if let Some(pid) = Pid::from_raw(*pid).filter(|_| is_closed) {
                 // Nobody but init reaps, so the number is still its own.

@@ -509,6 +509,11 @@ pub enum FileFault {
     NotEmpty,
     /// The two paths are on two file systems.
     OtherDevice,
+    /// More directories than a watch follows.
+    TooManyDirs,
+    /// Workers of the session that are there at once, and those of them that watch.
+    TooManyWorkers,
+    TooManyWatches,
     /// init's own limit on open operations.
     Busy,
     /// The token names no temporary file.

@@ -16,6 +16,13 @@ pub const WORK_DATA_BYTES_MAX: usize = 256 * 1024;
 /// A worker that has nothing to tell says so at least this often, in milliseconds.
 pub const WORK_PULSE_MS: u64 = 2000;
 
+/// Workers that a session has at once, and those of them that may watch.
+pub const WORKERS_MAX: usize = 16;
+pub const WATCHES_MAX: usize = 8;
+
+/// Directories that one watch follows.
+pub const WATCH_DIRS_MAX: usize = 8192;
+
 /// What is done to a tree of files. Paths are absolute or relative to `/workspace`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Job {

@@ -37,6 +37,12 @@ impl Query {
         }
     }
 
+    /// All values of a name that may stand there more than once.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        let values = self.0.iter().filter(|(key, _)| key == name);
+        values.map(|(_, value)| value.clone()).collect()
+    }
+
     /// # Errors
     /// 400 where the name is missing or there twice.
     pub(crate) fn require(&self, name: &str) -> Result<&str, ApiError> {

@@ -101,6 +101,72 @@ pub struct Listing {
     pub truncated: bool,
 }
 
+/// `POST …/fs/copy`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CopyFiles {
+    /// This or `from_base64`.
+    pub from: Option<String>,
+    pub from_base64: Option<Base64>,
+    /// Where the copy is to be, its own name included. This or `to_base64`.
+    pub to: Option<String>,
+    pub to_base64: Option<Base64>,
+    /// A directory, with all that is in it; false where absent.
+    pub recursive: Option<bool>,
+    /// What is there may be replaced; false where absent. Of a directory, files in it one by one.
+    pub overwrite: Option<bool>,
+}
+
+/// The answer of `GET …/fs/glob`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Globbed {
+    /// In a session absolute, in a workspace relative to it.
+    pub paths: Vec<String>,
+    /// The same, where one is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paths_base64: Option<Vec<Base64>>,
+    /// There are more.
+    pub truncated: bool,
+}
+
+/// A line that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FoundLine {
+    /// In a session absolute, in a workspace relative to it.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<Base64>,
+    /// From 1.
+    pub line: u64,
+    /// Bytes that are not UTF-8 are replaced; what is beyond 4096 bytes is left out.
+    pub text: String,
+    /// Lines before and after it, as many as `context` asks for.
+    pub before: Vec<String>,
+    pub after: Vec<String>,
+}
+
+/// The answer of `GET …/fs/grep`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Grepped {
+    pub matches: Vec<FoundLine>,
+    /// There are more.
+    pub truncated: bool,
+}
+
+/// Data of the events of `GET …/fs/watch`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WatchDatum {
+    /// In a session absolute, in a workspace relative to it.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<Base64>,
+    /// Of `moved`: where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_base64: Option<Base64>,
+    pub r#type: FileType,
+}
+
 /// The answer of `GET /v1/workspaces/{id}/fs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Entries {

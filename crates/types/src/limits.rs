@@ -113,5 +113,12 @@ pub const DISK_MB_MAX: u64 = 16 << 20;
 pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const LIST_BYTES_MAX: usize = 4 * MIB;
 
+/// Paths that a glob finds, and lines that a search does: where nothing is said, and at most.
+pub const GLOB_LIMIT: u64 = 1000;
+pub const GLOB_LIMIT_MAX: u64 = 100_000;
+pub const GREP_LIMIT: u64 = 100;
+pub const GREP_LIMIT_MAX: u64 = 10_000;
+/// Lines before and after each line that is found.
+pub const GREP_CONTEXT_MAX: u64 = 100;
 /// Levels of directories in one listing.
 pub const LIST_DEPTH_MAX: u32 = 64;

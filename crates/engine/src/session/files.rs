@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use sandkasten_protocol::work::{WATCH_DIRS_MAX, WATCHES_MAX, WORKERS_MAX};
 use sandkasten_protocol::{FileDone, FileFault as Fault, FileOp, FromInit, ToInit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -160,6 +161,21 @@ pub(crate) fn error(fault: Fault, path: String) -> Error {
         Fault::NotEmpty => FileFault::NotEmpty,
         Fault::OtherDevice => FileFault::OtherDevice,
         Fault::Archive(fault) => FileFault::Archive(fault.text()),
+        Fault::TooManyDirs => {
+            return Error::InvalidRequest(format!(
+                "{path}: a watch follows {WATCH_DIRS_MAX} directories at most: watch a smaller tree"
+            ));
+        }
+        Fault::TooManyWorkers => {
+            return Error::Overloaded(format!(
+                "{path}: {WORKERS_MAX} calls of the session go through files already"
+            ));
+        }
+        Fault::TooManyWatches => {
+            return Error::Overloaded(format!(
+                "{path}: {WATCHES_MAX} watches of the session are open: close one first"
+            ));
+        }
         Fault::Busy => return Error::Overloaded("too many open files in the session".into()),
         Fault::UnknownToken => return Error::Internal("init knows no such temporary file".into()),
         Fault::Other(errno) => {

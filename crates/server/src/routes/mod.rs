@@ -9,6 +9,7 @@ mod processes;
 mod raw;
 mod sessions;
 mod tree;
+mod watch;
 mod workspaces;
 
 use axum::Router;
@@ -68,6 +69,10 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(raw::workspace_chmod))
         .routes(routes!(raw::workspace_edit))
         .routes(routes!(archive::pack, archive::unpack))
+        .routes(routes!(tree::glob))
+        .routes(routes!(tree::grep))
+        .routes(routes!(tree::copy))
+        .routes(routes!(watch::watch))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::get, workspaces::put, workspaces::delete))
         .routes(routes!(workspaces::entries))
@@ -76,6 +81,10 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(workspaces::upload))
         .routes(routes!(tree::workspace_list))
         .routes(routes!(archive::workspace_pack, archive::workspace_unpack))
+        .routes(routes!(tree::workspace_glob))
+        .routes(routes!(tree::workspace_grep))
+        .routes(routes!(tree::workspace_copy))
+        .routes(routes!(watch::workspace_watch))
         .split_for_parts();
     loosen_optional_parts(&mut document);
     (with_fallbacks(router), document)

@@ -3,16 +3,24 @@
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sandkasten_engine::Place;
-use sandkasten_engine::work::{Entry, Item, Job, Kind};
+use sandkasten_engine::work::{Entry, Item, Job, Kind, Match, Search};
+use sandkasten_engine::{FileUser, Place};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::files::{DirEntry, FileType, Listing};
-use sandkasten_types::limits::{LIST_BYTES_MAX, LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
+use sandkasten_types::files::{
+    CopyFiles, DirEntry, FileType, FoundLine, Globbed, Grepped, Listing,
+};
+use sandkasten_types::limits::{
+    BODY_BYTES_MAX, GLOB_LIMIT, GLOB_LIMIT_MAX, GREP_CONTEXT_MAX, GREP_LIMIT, GREP_LIMIT_MAX,
+    LIST_BYTES_MAX, LIST_DEPTH_MAX, LIST_ENTRIES_MAX,
+};
+use sandkasten_types::session::Ok as Done;
 use sandkasten_types::time::rfc3339_nanos;
+use sandkasten_types::{Base64, ErrorCode};
 
 use crate::app::{Answer, App, SessionPath, WorkspacePath, ok};
 use crate::error::ApiError;
-use crate::query::Query;
+use crate::json::Json;
+use crate::query::{Query, one_path};
 
 /// Lists a directory, some levels deep. Links are shown, not followed.
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/list", tag = "files", operation_id = "list_directory",
@@ -81,6 +89,275 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
     Ok(ok(Listing { path, entries, truncated }))
 }
 
+/// Finds paths by a glob: `*` stops at a slash, `**` does not; hidden names are names like others.
+#[utoipa::path(get, path = "/v1/sessions/{id}/fs/glob", tag = "files", operation_id = "glob",
+    params(
+        ("id" = String, Path),
+        ("pattern" = String, Query, description = "relative to `path`, or absolute"),
+        ("path" = Option<String>, Query, description = "`/workspace` where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
+        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Globbed),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn glob(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+) -> Result<Answer<Globbed>, ApiError> {
+    glob_in(&app, Place::Session(id), &query).await
+}
+
+/// Finds paths of a workspace by a glob: `*` stops at a slash, `**` does not.
+#[utoipa::path(get, path = "/v1/workspaces/{id}/fs/glob", tag = "workspaces",
+    operation_id = "glob_workspace",
+    params(
+        ("id" = String, Path),
+        ("pattern" = String, Query, description = "relative to `path`, or absolute below `/workspace`"),
+        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Globbed),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn workspace_glob(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+) -> Result<Answer<Globbed>, ApiError> {
+    glob_in(&app, Place::Workspace(id), &query).await
+}
+
+async fn glob_in(app: &App, place: Place, query: &Query) -> Result<Answer<Globbed>, ApiError> {
+    let limit = query.whole("limit", 1, GLOB_LIMIT_MAX)?.unwrap_or(GLOB_LIMIT);
+    let (mut path, user) = (top(query)?, query.file_user()?);
+    let mut pattern = query.require("pattern")?;
+    if pattern.starts_with('/') {
+        // The pattern says where it begins.
+        (path, pattern) = match &place {
+            Place::Session(_) => (b"/".to_vec(), pattern.trim_start_matches('/')),
+            Place::Workspace(_) => {
+                let below = pattern.strip_prefix("/workspace/");
+                let left =
+                    || ApiError::new(ErrorCode::PathNotAllowed, "`pattern` leaves the workspace");
+                (b".".to_vec(), below.ok_or_else(left)?)
+            }
+        };
+    }
+    let above = shown(&place, &path);
+    let job = Job::Glob { pattern: pattern.into(), path, limit };
+    let mut worker = app.engine.work(place, job, user).await?;
+    let (mut found, mut bytes, mut is_cut) = (Vec::new(), 0, false);
+    while let Some(item) = worker.next().await? {
+        let Item::Path(path) = item else { return Err(ApiError::internal("not a path")) };
+        let path = below(&above, &path);
+        bytes += path.len();
+        is_cut = bytes > LIST_BYTES_MAX || found.len() as u64 == limit;
+        if is_cut {
+            break;
+        }
+        found.push(path);
+    }
+    let truncated = is_cut || worker.is_truncated();
+    let paths = found.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    let is_text = found.iter().all(|path| std::str::from_utf8(path).is_ok());
+    let paths_base64 = (!is_text).then(|| found.into_iter().map(Base64).collect());
+    Ok(ok(Globbed { paths, paths_base64, truncated }))
+}
+
+/// Where a search begins.
+pub(super) fn top(query: &Query) -> Result<Vec<u8>, ApiError> {
+    Ok(query.optional_path()?.unwrap_or_else(|| b".".to_vec()))
+}
+
+/// Searches files for lines that match a regular expression. Hidden files are searched, binary ones skipped,
+/// links not followed.
+#[utoipa::path(get, path = "/v1/sessions/{id}/fs/grep", tag = "files", operation_id = "grep",
+    params(
+        ("id" = String, Path),
+        ("pattern" = String, Query, description = "a regular expression, over single lines"),
+        ("path" = Option<String>, Query, description = "a directory or a file; `/workspace` where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("include" = Option<Vec<String>>, Query, description = "globs of the files that are searched: over names, or over paths where a slash is in it"),
+        ("ignore_case" = Option<bool>, Query),
+        ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
+        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Grepped),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn grep(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+) -> Result<Answer<Grepped>, ApiError> {
+    grep_in(&app, Place::Session(id), &query).await
+}
+
+/// Searches files of a workspace for lines that match a regular expression.
+#[utoipa::path(get, path = "/v1/workspaces/{id}/fs/grep", tag = "workspaces",
+    operation_id = "grep_workspace",
+    params(
+        ("id" = String, Path),
+        ("pattern" = String, Query, description = "a regular expression, over single lines"),
+        ("path" = Option<String>, Query, description = "a directory or a file; the workspace itself where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("include" = Option<Vec<String>>, Query, description = "globs of the files that are searched: over names, or over paths where a slash is in it"),
+        ("ignore_case" = Option<bool>, Query),
+        ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Grepped),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn workspace_grep(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+) -> Result<Answer<Grepped>, ApiError> {
+    grep_in(&app, Place::Workspace(id), &query).await
+}
+
+async fn grep_in(app: &App, place: Place, query: &Query) -> Result<Answer<Grepped>, ApiError> {
+    let context = query.whole("context", 0, GREP_CONTEXT_MAX)?.unwrap_or(0);
+    let search = Search {
+        pattern: query.require("pattern")?.to_owned(),
+        include: query.all("include"),
+        ignore_case: query.flag("ignore_case")?,
+        context: u32::try_from(context).unwrap_or(0),
+        limit: query.whole("limit", 1, GREP_LIMIT_MAX)?.unwrap_or(GREP_LIMIT),
+    };
+    let (path, user, limit) = (top(query)?, query.file_user()?, search.limit);
+    let above = shown(&place, &path);
+    let mut worker = app.engine.work(place, Job::Grep { path, search }, user).await?;
+    let (mut matches, mut bytes, mut is_cut) = (Vec::new(), 0, false);
+    while let Some(item) = worker.next().await? {
+        let Item::Match(found) = item else { return Err(ApiError::internal("not a match")) };
+        let around = found.before.iter().chain(&found.after).map(Vec::len).sum::<usize>();
+        bytes += found.path.len() + found.text.len() + around;
+        is_cut = bytes > LIST_BYTES_MAX || matches.len() as u64 == limit;
+        if is_cut {
+            break;
+        }
+        matches.push(found_line(&above, found));
+    }
+    Ok(ok(Grepped { matches, truncated: is_cut || worker.is_truncated() }))
+}
+
+fn found_line(above: &[u8], found: Match) -> FoundLine {
+    let text = |line: &Vec<u8>| String::from_utf8_lossy(line).into_owned();
+    let (path, path_base64) = said(below(above, &found.path));
+    FoundLine {
+        path,
+        path_base64,
+        line: found.line,
+        text: text(&found.text),
+        before: found.before.iter().map(text).collect(),
+        after: found.after.iter().map(text).collect(),
+    }
+}
+
+/// A path as text, and in base64 where that does not say it.
+pub(super) fn said(path: Vec<u8>) -> (String, Option<Base64>) {
+    match String::from_utf8(path) {
+        Ok(path) => (path, None),
+        Err(error) => {
+            let path = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            (path, Some(Base64(error.into_bytes())))
+        }
+    }
+}
+
+/// Copies a file, or a directory with all in it. Mode and time of change are kept, links stay links.
+#[utoipa::path(post, path = "/v1/sessions/{id}/fs/copy", tag = "files", operation_id = "copy",
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    request_body = CopyFiles,
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn copy(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    query: Query,
+    body: Json<CopyFiles, BODY_BYTES_MAX>,
+) -> Result<Answer<Done>, ApiError> {
+    copy_in(&app, Place::Session(id), query.file_user()?, body.value).await
+}
+
+/// Copies a file of a workspace, or a directory with all in it.
+#[utoipa::path(post, path = "/v1/workspaces/{id}/fs/copy", tag = "workspaces",
+    operation_id = "copy_in_workspace",
+    params(("id" = String, Path)), request_body = CopyFiles,
+    responses(
+        (status = 200, description = "Done", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn workspace_copy(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    query: Query,
+    body: Json<CopyFiles, BODY_BYTES_MAX>,
+) -> Result<Answer<Done>, ApiError> {
+    copy_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+}
+
+async fn copy_in(
+    app: &App,
+    place: Place,
+    user: FileUser,
+    request: CopyFiles,
+) -> Result<Answer<Done>, ApiError> {
+    let missing = |name: &str| ApiError::invalid(format!("missing field `{name}`"));
+    let from = one_path(request.from, request.from_base64)?.ok_or_else(|| missing("from"))?;
+    let to = one_path(request.to, request.to_base64)?.ok_or_else(|| missing("to"))?;
+    let recursive = request.recursive.unwrap_or(false);
+    let overwrite = request.overwrite.unwrap_or(false);
+    finish(app, place, Job::Copy { from, to, recursive, overwrite }, user).await
+}
+
+/// Removes a file, or a directory with all that is in it.
+pub(super) async fn remove(
+    app: &App,
+    place: Place,
+    path: Vec<u8>,
+    user: FileUser,
+) -> Result<Answer<Done>, ApiError> {
+    finish(app, place, Job::RemoveTree { path }, user).await
+}
+
+/// Gives a directory and all that is in it one mode.
+pub(super) async fn chmod(
+    app: &App,
+    place: Place,
+    (path, mode): (Vec<u8>, u32),
+    user: FileUser,
+) -> Result<Answer<Done>, ApiError> {
+    finish(app, place, Job::ChmodTree { path, mode }, user).await
+}
+
+/// Runs a job that has nothing to tell. It ends where the client goes.
+async fn finish(
+    app: &App,
+    place: Place,
+    job: Job,
+    user: FileUser,
+) -> Result<Answer<Done>, ApiError> {
+    let mut worker = app.engine.work(place, job, user).await?;
+    match worker.next().await? {
+        None => Ok(ok(Done::TRUE)),
+        Some(_) => Err(ApiError::internal("a job told what it has not to tell")),
+    }
+}
+
 fn dir_entry(above: &[u8], entry: Entry) -> DirEntry {
     let Entry { path, meta } = entry;
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
@@ -120,7 +397,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
 
 /// How answers call a path: in a session absolute, in a workspace relative to it. `..` stays in a session,
 /// where a link may be before it.
-fn shown(place: &Place, path: &[u8]) -> Vec<u8> {
+pub(super) fn shown(place: &Place, path: &[u8]) -> Vec<u8> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names = path.split(|b| *b == b'/').filter(|name| !matches!(*name, b"" | b"."));
         names.map(<[u8]>::to_vec).collect()
@@ -147,7 +424,7 @@ fn shown(place: &Place, path: &[u8]) -> Vec<u8> {
 }
 
 /// The path of something below what [`shown`] gave.
-fn below(above: &[u8], path: &[u8]) -> Vec<u8> {
+pub(super) fn below(above: &[u8], path: &[u8]) -> Vec<u8> {
     match (above, path.is_empty()) {
         (_, true) => above.to_vec(),
         (b"" | b"/", false) => [above, path].concat(),

@@ -1,0 +1,119 @@
+//! What changes in a directory, as events.
+//!
+//! Invariant: the answer begins once the watch is set, so that nothing which the client does then is missed;
+//! whatever keeps it from being set is an error of HTTP. The events of a watch can't be read again.
+
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use sandkasten_engine::work::{Change, Item, Job};
+use sandkasten_engine::{Place, Worker};
+use sandkasten_types::error::ErrorBody;
+use sandkasten_types::files::WatchDatum;
+
+use super::tree::{below, file_type, said, shown, top};
+use crate::app::{App, SessionPath, WorkspacePath};
+use crate::error::ApiError;
+use crate::query::Query;
+use crate::request_id::RequestId;
+use crate::sse::{self, Event, Run, Told, Until};
+
+/// Tells what changes in a directory, or to a file: `created`, `modified`, `removed`, `moved`, and
+/// `overflow` where some changes are lost. Ends with the session, or with what is watched.
+#[utoipa::path(get, path = "/v1/sessions/{id}/fs/watch", tag = "files", operation_id = "watch",
+    params(
+        ("id" = String, Path),
+        ("path" = Option<String>, Query, description = "`/workspace` where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
+        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+    ),
+    responses(
+        (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn watch(
+    State(app): State<App>,
+    SessionPath(id): SessionPath,
+    Extension(request_id): Extension<RequestId>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    watch_in(&app, Place::Session(id), &query, request_id).await
+}
+
+/// Tells what changes in a directory of a workspace, whoever changes it.
+#[utoipa::path(get, path = "/v1/workspaces/{id}/fs/watch", tag = "workspaces",
+    operation_id = "watch_workspace",
+    params(
+        ("id" = String, Path),
+        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
+        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
+    ),
+    responses(
+        (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn workspace_watch(
+    State(app): State<App>,
+    WorkspacePath(id): WorkspacePath,
+    Extension(request_id): Extension<RequestId>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    watch_in(&app, Place::Workspace(id), &query, request_id).await
+}
+
+async fn watch_in(
+    app: &App,
+    place: Place,
+    query: &Query,
+    request_id: RequestId,
+) -> Result<Response, ApiError> {
+    let (path, recursive, user) = (top(query)?, query.flag("recursive")?, query.file_user()?);
+    let above = shown(&place, &path);
+    let mut worker = app.engine.work(place, Job::Watch { path, recursive }, user).await?;
+    match worker.next().await? {
+        Some(Item::Event(event)) if event.change == Change::Ready => {}
+        _ => return Err(ApiError::internal("a watch did not say that it is ready")),
+    }
+    let until = Until::Whenever { draining: app.draining.clone() };
+    Ok(sse::stream(Told::new(Watch { worker, above, id: 0 }, until, request_id)))
+}
+
+struct Watch {
+    worker: Worker,
+    above: Vec<u8>,
+    /// Of the last event.
+    id: u64,
+}
+
+impl Run for Watch {
+    async fn next(&mut self) -> Option<Event> {
+        let item = self.worker.next().await;
+        let id = self.id + 1;
+        let event = match item {
+            Ok(None) => return None,
+            Ok(Some(Item::Event(event))) => event,
+            Ok(Some(_)) => {
+                return Some(Event::Failed { id, error: ApiError::internal("not an event") });
+            }
+            Err(error) => return Some(Event::Failed { id, error: error.into() }),
+        };
+        let name = match event.change {
+            Change::Created => "created",
+            Change::Modified => "modified",
+            Change::Removed => "removed",
+            Change::Moved => "moved",
+            Change::Overflow => "overflow",
+            Change::Ready => {
+                return Some(Event::Failed { id, error: ApiError::internal("ready twice") });
+            }
+        };
+        self.id = id;
+        let (path, path_base64) = said(below(&self.above, &event.path));
+        let from = event.from.map(|from| said(below(&self.above, &from)));
+        let (from, from_base64) = from.map_or((None, None), |(text, bytes)| (Some(text), bytes));
+        let r#type = file_type(event.kind);
+        let datum = WatchDatum { path, path_base64, from, from_base64, r#type };
+        Some(sse::some(id, name, &datum))
+    }
+}
