@@ -347,3 +347,87 @@ fn take_ids() -> rustix::io::Result<()> {
 fn path_of(job: &Job) -> String {
     String::from_utf8_lossy(job.path()).into_owned()
 }
+
+#[cfg(test)]
+mod test {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use sandkasten_protocol::FileFault as Fault;
+    use sandkasten_protocol::work::WORK_BYTES_MAX;
+
+    use super::*;
+    use crate::FileFault;
+
+    /// A worker of which a test plays the other side.
+    fn worker() -> (Worker, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Worker::new(ours.into(), "p".into(), None).unwrap(), theirs)
+    }
+
+    fn says(mut socket: &UnixStream, item: &Item) {
+        socket.write_all(&encode(item, WORK_BYTES_MAX).unwrap()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn items_come_up_to_the_end() {
+        let (mut worker, theirs) = worker();
+        for item in [Item::Path(b"a".into()), Item::Alive, Item::Done { truncated: true }] {
+            says(&theirs, &item);
+        }
+        assert_eq!(worker.next().await.unwrap(), Some(Item::Path(b"a".into())));
+        assert_eq!(worker.next().await.unwrap(), None);
+        assert!(worker.is_truncated());
+        assert_eq!(worker.next().await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_fault_names_its_path() {
+        for (said, shown) in [(&b""[..], "p"), (b"q", "q")] {
+            let (mut worker, theirs) = worker();
+            says(&theirs, &Item::Failed { fault: Fault::NotFound, path: said.into() });
+            let error = worker.next().await.unwrap_err();
+            let Error::File { path, fault: FileFault::NotFound } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!(path, shown);
+        }
+    }
+
+    #[tokio::test]
+    async fn frames_that_are_none_fail_the_call() {
+        for bytes in [&b"\xff\xff\xff\xff"[..], b"\x01\0\0\0\xff", b"\x02\0\0\0\x06\x02"] {
+            let (mut worker, mut theirs) = worker();
+            theirs.write_all(bytes).unwrap();
+            assert!(matches!(worker.next().await, Err(Error::Internal(_))));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_without_a_word_and_silence_are_errors() {
+        let (mut worker, theirs) = worker();
+        says(&theirs, &Item::Alive);
+        drop(theirs);
+        assert!(
+            matches!(worker.next().await, Err(Error::Conflict(text)) if text.contains("ended"))
+        );
+        let (mut worker, _theirs) = self::worker();
+        assert!(matches!(worker.next().await, Err(Error::Conflict(text)) if text.contains("10 s")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_takes_nothing_is_given_up() {
+        let (mut worker, _theirs) = worker();
+        let sent = worker.send(&vec![0; 8 << 20]).await;
+        assert!(matches!(sent, Err(Error::Conflict(text)) if text.contains("10 s")));
+    }
+
+    #[tokio::test]
+    async fn what_a_worker_said_before_it_closed_is_why_a_send_fails() {
+        let (mut worker, theirs) = worker();
+        says(&theirs, &Item::Failed { fault: Fault::NoSpace, path: Vec::new() });
+        drop(theirs);
+        let error = worker.send(b"x").await.unwrap_err();
+        assert!(matches!(error, Error::File { fault: FileFault::NoSpace, .. }), "{error}");
+    }
+}

@@ -42,7 +42,7 @@ pub(crate) fn chmod(
 }
 
 /// A directory comes after what is in it, since its new mode may keep us out.
-fn below(
+pub(crate) fn below(
     mut walk: Walk,
     mode: Mode,
     (failed, channel): (&mut Option<Failure>, &mut dyn Channel),

@@ -15,6 +15,7 @@ use rustix::process::{Gid, Uid};
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Kind;
 
+use crate::chmod::below;
 use crate::fault::{Failure, fault};
 use crate::meta::{MODE_BITS, kind};
 use crate::remove::remove_at;
@@ -143,10 +144,19 @@ impl Copying<'_> {
             },
         );
         if made.is_err() {
-            // It may be in part with the payload by now; then that has it.
-            drop(remove_at(place.dir, beside.as_bytes(), self.channel));
+            self.undo(place.dir, &beside);
         }
         made
+    }
+
+    /// Removes what was made in part. Directories may have a mode by then that keeps their owner out.
+    fn undo(&mut self, dir: &OwnedFd, beside: &str) {
+        let walk = open_dir(dir.as_fd(), beside.as_bytes())
+            .and_then(|made| Walk::new(made, usize::MAX))
+            .map_err(Failure::from);
+        // Whatever of it is with somebody else by now is theirs.
+        drop(walk.and_then(|walk| below(walk, Mode::RWXU, (&mut None, self.channel))));
+        drop(remove_at(dir, beside.as_bytes(), self.channel));
     }
 
     /// Copies what is in one directory into another.

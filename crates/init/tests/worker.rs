@@ -6,10 +6,10 @@ mod boxed;
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use boxed::{Kind, Sandbox};
-use sandkasten_protocol::work::{Item, Job, WORK_BYTES_MAX};
+use sandkasten_protocol::work::{Item, Job, WATCHES_MAX, WORK_BYTES_MAX};
 use sandkasten_protocol::{Decoder, FileDone, FileFault, FileOp, FileUser};
 
 impl Sandbox {
@@ -60,5 +60,42 @@ fn a_worker_has_the_rights_of_its_user() {
     assert_eq!(sandbox.list("/proc/self", FileUser::Root), [denied]);
     let done = Item::Done { truncated: false };
     assert_eq!(sandbox.list("shut", FileUser::Root), [done]);
+    sandbox.is_alive();
+}
+
+#[test]
+fn watches_are_limited_and_end_with_their_socket() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let watch = |sandbox: &mut Sandbox| {
+        let job = Job::Watch { path: b".".into(), recursive: false };
+        sandbox.work(job, FileUser::Session)
+    };
+    let open: Vec<_> = (0..WATCHES_MAX).map(|_| watch(sandbox).unwrap()).collect();
+    assert_eq!(watch(sandbox).unwrap_err(), FileFault::TooManyWatches);
+    assert_eq!(sandbox.list(".", FileUser::Session).len(), 1);
+    // One that is stopped does not end by itself: init ends it.
+    let stop = "for p in /proc/[0-9]*; do [ $p != /proc/1 ] && ! [ -r $p/environ ] && kill -STOP ${p#/proc/}; done; true";
+    sandbox.run(stop);
+    drop(open);
+    let start = Instant::now();
+    while let Err(fault) = watch(sandbox) {
+        assert_eq!(fault, FileFault::TooManyWatches);
+        assert!(start.elapsed() < Duration::from_secs(10), "workers go on");
+    }
+    sandbox.is_alive();
+}
+
+#[test]
+fn a_killed_worker_ends_without_a_word() {
+    let sandbox = &mut Sandbox::new(Kind::Bash);
+    let job = Job::Watch { path: b".".into(), recursive: false };
+    let socket = sandbox.work(job, FileUser::Session).unwrap();
+    let mut first = [0; 1];
+    (&socket).read_exact(&mut first).unwrap();
+    sandbox.run("for p in /proc/[0-9]*; do [ $p != /proc/1 ] && ! [ -r $p/environ ] && kill -KILL ${p#/proc/}; done; true");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut rest = Vec::new();
+    (&socket).read_to_end(&mut rest).unwrap();
+    assert_eq!(sandbox.list(".", FileUser::Session).len(), 1);
     sandbox.is_alive();
 }

@@ -325,6 +325,7 @@ async fn copy_in(
 }
 
 /// Removes a file, or a directory with all that is in it.
+#[allow(dead_code, reason = "for the routes of single files")]
 pub(super) async fn remove(
     app: &App,
     place: Place,
@@ -335,6 +336,7 @@ pub(super) async fn remove(
 }
 
 /// Gives a directory and all that is in it one mode.
+#[allow(dead_code, reason = "for the routes of single files")]
 pub(super) async fn chmod(
     app: &App,
     place: Place,

@@ -7,8 +7,9 @@ use axum::extract::{Extension, State};
 use axum::response::Response;
 use sandkasten_engine::work::{Change, Item, Job};
 use sandkasten_engine::{Place, Worker};
+use sandkasten_types::Base64;
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::files::WatchDatum;
+use sandkasten_types::files::{FileType, WatchDatum};
 
 use super::tree::{below, file_type, said, shown, top};
 use crate::app::{App, SessionPath, WorkspacePath};
@@ -16,6 +17,9 @@ use crate::error::ApiError;
 use crate::query::Query;
 use crate::request_id::RequestId;
 use crate::sse::{self, Event, Run, Told, Until};
+
+/// Bytes of an event's paths: a whole event is 8 KiB at most.
+const PATHS_BYTES_MAX: usize = 7 * 1024;
 
 /// Tells what changes in a directory, or to a file: `created`, `modified`, `removed`, `moved`, and
 /// `overflow` where some changes are lost. Ends with the session, or with what is watched.
@@ -114,6 +118,44 @@ impl Run for Watch {
         let (from, from_base64) = from.map_or((None, None), |(text, bytes)| (Some(text), bytes));
         let r#type = file_type(event.kind);
         let datum = WatchDatum { path, path_base64, from, from_base64, r#type };
+        if bytes(&datum) > PATHS_BYTES_MAX {
+            return Some(sse::some(id, "overflow", &nowhere()));
+        }
         Some(sse::some(id, name, &datum))
+    }
+}
+
+/// What an event takes of its paths, once they are escaped.
+fn bytes(datum: &WatchDatum) -> usize {
+    let escaped = |text: &str| -> usize {
+        text.chars()
+            .map(|c| match c {
+                '"' | '\\' => 2,
+                ' '..='~' => 1,
+                _ => 6 * c.len_utf16(),
+            })
+            .sum()
+    };
+    let base64 = |path: &Option<Base64>| path.as_ref().map_or(0, |path| path.0.len() * 4 / 3 + 4);
+    let from = datum.from.as_deref().map_or(0, escaped);
+    escaped(&datum.path) + from + base64(&datum.path_base64) + base64(&datum.from_base64)
+}
+
+/// An overflow because of an event that does not fit: where it was can't be said.
+fn nowhere() -> WatchDatum {
+    let (path, r#type) = (String::new(), FileType::Dir);
+    WatchDatum { path, path_base64: None, from: None, from_base64: None, r#type }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_event_is_as_long_as_its_paths_once_escaped() {
+        let datum = |path: &str| WatchDatum { path: path.into(), ..nowhere() };
+        assert_eq!(bytes(&datum("a\"b")), 4);
+        assert_eq!(bytes(&datum("\u{e9}\n")), 12);
+        assert_eq!(bytes(&datum("\u{1f600}")), 12);
     }
 }
