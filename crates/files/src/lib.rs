@@ -31,7 +31,6 @@ mod root;
 mod walk;
 mod watch;
 
-use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Item, Job};
 
 pub use channel::{Channel, Socket};
