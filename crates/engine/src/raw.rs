@@ -150,6 +150,21 @@ impl OpenFile {
     }
 }
 
+/// What is done with a link at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastLink {
+    Followed,
+    /// It is the link itself that is meant.
+    Meant,
+}
+
+/// What may be where something is moved to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    MustBeFree,
+    MayBeReplaced,
+}
+
 impl Engine {
     /// Opens a regular file for reading.
     ///
@@ -183,7 +198,7 @@ impl Engine {
         }
     }
 
-    /// What is at a path. Without `follow` of a link itself.
+    /// What is at a path.
     ///
     /// # Errors
     /// [`Error::File`], and those of the place.
@@ -192,8 +207,9 @@ impl Engine {
         place: Place,
         path: &[u8],
         user: FileUser,
-        follow: bool,
+        last: LastLink,
     ) -> Result<DirEntry, Error> {
+        let follow = last == LastLink::Followed;
         match place {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
@@ -205,7 +221,7 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let stat = move |all: &Workspaces, id: &_| all.stat(id, &asked, follow);
+                let stat = move |all: &Workspaces, id: &_| all.stat(id, &asked, last);
                 let (meta, path) = in_workspace(self.host(), &id, path, stat).await?;
                 Ok(described(meta, &path))
             }
@@ -221,8 +237,7 @@ impl Engine {
         place: Place,
         path: &[u8],
         user: FileUser,
-        mode: u32,
-        parents: Parents,
+        (mode, parents): (u32, Parents),
     ) -> Result<(), Error> {
         match place {
             Place::Session(id) => {
@@ -245,11 +260,11 @@ impl Engine {
     pub async fn move_file(
         &self,
         place: Place,
-        from: &[u8],
-        to: &[u8],
+        (from, to): (&[u8], &[u8]),
         user: FileUser,
-        overwrite: bool,
+        target: Target,
     ) -> Result<(), Error> {
+        let overwrite = target == Target::MayBeReplaced;
         match place {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
@@ -259,7 +274,7 @@ impl Engine {
             Place::Workspace(id) => {
                 let (old, new) = (from.to_vec(), to.to_vec());
                 let rename =
-                    move |all: &Workspaces, id: &_| all.move_file(id, &old, &new, overwrite);
+                    move |all: &Workspaces, id: &_| all.move_file(id, (&old, &new), target);
                 in_workspace(self.host(), &id, from, rename).await
             }
         }

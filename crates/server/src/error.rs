@@ -155,7 +155,7 @@ impl ApiError {
     }
 
     /// With another status than the code's own.
-    pub(crate) fn as_status(mut self, status: StatusCode) -> Self {
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
     }

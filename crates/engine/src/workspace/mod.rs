@@ -43,7 +43,7 @@ use self::place::Place;
 use self::trash::Trash;
 pub use self::write::NewFile;
 pub(crate) use self::write::sync_up;
-use crate::{Durability, FileFault, FileRead};
+use crate::{Durability, FileFault, FileRead, LastLink, Target};
 
 /// Begins the name of a directory that is to become a workspace. No id begins so.
 const NEW: &str = ".new-";
@@ -291,9 +291,9 @@ impl Workspaces {
         &self,
         id: &WorkspaceId,
         path: &[u8],
-        follow: bool,
+        last: LastLink,
     ) -> Result<(Meta, Vec<u8>), WorkspaceError> {
-        names::stat(&self.place(id)?, path, follow)
+        names::stat(&self.place(id)?, path, last)
     }
 
     /// Makes a directory; where parents are made, one that is there is fine.
@@ -317,11 +317,10 @@ impl Workspaces {
     pub fn move_file(
         &self,
         id: &WorkspaceId,
-        from: &[u8],
-        to: &[u8],
-        overwrite: bool,
+        (from, to): (&[u8], &[u8]),
+        target: Target,
     ) -> Result<(), WorkspaceError> {
-        names::rename(&self.place(id)?, from, to, overwrite)
+        names::rename(&self.place(id)?, from, to, target)
     }
 
     /// Sets the mode of what a path leads to.

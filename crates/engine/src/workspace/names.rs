@@ -12,7 +12,7 @@ use sandkasten_protocol::{Expect, Identity, Parents, id};
 
 use super::place::{Access, Place, check_access, check_sticky, file_type, parent};
 use super::{WorkspaceError, path};
-use crate::FileFault;
+use crate::{FileFault, LastLink, Target};
 
 /// A directory that is open and the name of something in it; a link there is not followed.
 struct Named {
@@ -24,11 +24,11 @@ struct Named {
 pub(super) fn stat(
     place: &Place,
     text: &[u8],
-    follow: bool,
+    last: LastLink,
 ) -> Result<(Meta, Vec<u8>), WorkspaceError> {
     let path = path::parse(text)?;
     let found = match named(place, &path.raw, Parents::MustExist) {
-        Ok(Named { dir, name }) if !follow => {
+        Ok(Named { dir, name }) if last == LastLink::Meant => {
             dir.open_file(Path::new(&name), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?
         }
         // The workspace itself, or what stands before a `..`: no link can be there.
@@ -81,7 +81,7 @@ pub(super) fn rename(
     place: &Place,
     from: &[u8],
     to: &[u8],
-    overwrite: bool,
+    target: Target,
 ) -> Result<(), WorkspaceError> {
     let old = named(place, &path::parse(from)?.raw, Parents::MustExist)?;
     let new = named(place, &path::parse(to)?.raw, Parents::MustExist)?;
@@ -97,7 +97,10 @@ pub(super) fn rename(
         // Its `..` is written.
         check_access(&moved, Access::WRITE)?;
     }
-    let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    let flags = match target {
+        Target::MayBeReplaced => RenameFlags::empty(),
+        Target::MustBeFree => RenameFlags::NOREPLACE,
+    };
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
         Err(Errno::INVAL) => Err(FileFault::InvalidPath("a directory into itself".into()).into()),
         answer => Ok(answer?),

@@ -136,7 +136,7 @@ fn a_delete_can_be_taken_back_until_it_is_over() {
     assert!(lab.store.withdraw(&lab.id).unwrap());
     assert!(!lab.store.withdraw(&"other".parse().unwrap()).unwrap());
     assert!(!lab.store.exists(&lab.id).unwrap());
-    assert_eq!(lab.store.withdrawn().unwrap(), [lab.id.clone()]);
+    assert_eq!(lab.store.withdrawn().unwrap(), std::slice::from_ref(&lab.id));
     assert!(lab.store.list().unwrap().is_empty());
     assert!(lab.store.restore(&lab.id).unwrap());
     assert_eq!(lab.read("kept").unwrap(), "x");

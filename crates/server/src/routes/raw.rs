@@ -18,7 +18,8 @@ use hyper::header::{
 use hyper::{Method, StatusCode};
 use sandkasten_engine::work::Job;
 use sandkasten_engine::{
-    CreateFile, Error, Etag, Expect, FileFault, FileUser, OpenFile, Parents, Place,
+    CreateFile, Error, Etag, Expect, FileFault, FileUser, LastLink, OpenFile, Parents, Place,
+    Target,
 };
 use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
@@ -416,7 +417,7 @@ fn not_modified(etag: Etag) -> Result<Response, ApiError> {
 
 fn outside(size: u64) -> Result<Response, ApiError> {
     let message = format!("the range lies outside of the file, which is {size} bytes");
-    let error = ApiError::invalid(message).as_status(StatusCode::RANGE_NOT_SATISFIABLE);
+    let error = ApiError::invalid(message).with_status(StatusCode::RANGE_NOT_SATISFIABLE);
     let range = header(&format!("bytes */{size}"))?;
     let mut response = error.into_response();
     response.headers_mut().insert(CONTENT_RANGE, range);
@@ -433,10 +434,7 @@ async fn bytes_of(app: &App, file: OpenFile, start: u64, end: u64) -> Result<Bod
         let read = file.read(start, usize::try_from(bytes).unwrap_or(BUFFER_BYTES)).await?;
         let missing = bytes - read.len() as u64;
         let pieces = [Ok(read), Err(shrunk())].into_iter().take(if missing == 0 { 1 } else { 2 });
-        let held = pieces.map(move |piece| {
-            let _held = &share;
-            piece
-        });
+        let held = pieces.inspect(move |_| _ = &share);
         return Ok(Body::from_stream(futures_util::stream::iter(held)));
     }
     let mut flow = Flow { file, next: start, end, ahead: None, _share: share };
@@ -549,12 +547,12 @@ fn refused(error: Error, expect: &Expect) -> ApiError {
         _ => false,
     };
     let error = ApiError::from(error);
-    if is_condition { error.as_status(StatusCode::PRECONDITION_FAILED) } else { error }
+    if is_condition { error.with_status(StatusCode::PRECONDITION_FAILED) } else { error }
 }
 
 fn precondition_failed() -> ApiError {
     let message = "`If-Match`: the file is another one by now";
-    ApiError::new(ErrorCode::Conflict, message).as_status(StatusCode::PRECONDITION_FAILED)
+    ApiError::new(ErrorCode::Conflict, message).with_status(StatusCode::PRECONDITION_FAILED)
 }
 
 async fn delete_in(
@@ -579,8 +577,9 @@ async fn delete_in(
 
 async fn stat_in(app: &App, place: Place, query: &Query) -> Result<Answer<DirEntry>, ApiError> {
     let follow = query.get("follow")?.is_none() || query.flag("follow")?;
+    let last = if follow { LastLink::Followed } else { LastLink::Meant };
     let (path, user) = (query.path()?, query.file_user()?);
-    Ok(ok(app.engine.stat_file(place, &path, user, follow).await?))
+    Ok(ok(app.engine.stat_file(place, &path, user, last).await?))
 }
 
 async fn mkdir_in(
@@ -595,7 +594,7 @@ async fn mkdir_in(
         None | Some(true) => Parents::Make,
         Some(false) => Parents::MustExist,
     };
-    app.engine.make_dir(place, &path, user, mode, parents).await?;
+    app.engine.make_dir(place, &path, user, (mode, parents)).await?;
     Ok(ok(Done::TRUE))
 }
 
@@ -608,7 +607,8 @@ async fn move_in(
     let from = field_path("from", request.from, request.from_base64)?;
     let to = field_path("to", request.to, request.to_base64)?;
     let overwrite = request.overwrite.unwrap_or(false);
-    match app.engine.move_file(place.clone(), &from, &to, user, overwrite).await {
+    let target = if overwrite { Target::MayBeReplaced } else { Target::MustBeFree };
+    match app.engine.move_file(place.clone(), (&from, &to), user, target).await {
         Err(Error::File { fault: FileFault::OtherDevice, .. }) => {}
         moved => return Ok(ok(moved.map(|()| Done::TRUE)?)),
     }
