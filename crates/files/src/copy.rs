@@ -36,7 +36,15 @@ const OTHERS_MODE_BITS: u32 = 0o1777;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
     pub(crate) recursive: bool,
-    pub(crate) overwrite: bool,
+    pub(crate) existing: Existing,
+}
+
+/// What becomes of something that is already where a copy is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// It stays, and the copy fails.
+    Keep,
+    Replace,
 }
 
 pub(crate) fn copy(
@@ -48,7 +56,9 @@ pub(crate) fn copy(
     let source = source(root, from)?;
     let (dir, name) = root.parent(to).map_err(|fault| Failure::at(fault, to))?;
     let existing = match rustix::fs::statat(&dir, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) if !how.overwrite => return Err(Failure::at(FileFault::AlreadyExists, to)),
+        Ok(_) if how.existing == Existing::Keep => {
+            return Err(Failure::at(FileFault::AlreadyExists, to));
+        }
         Ok(stat) => Some(kind(stat.st_mode)),
         Err(Errno::NOENT) => None,
         Err(errno) => return Err(Failure::at(fault(errno), to)),
@@ -76,7 +86,7 @@ pub(crate) fn copy(
         }
         (Source::Other(above, name, stat), _) => {
             let source = Entry { dir: above.as_fd(), name: &name, stat: &stat };
-            copying.entry(source, place, how.overwrite)?;
+            copying.entry(source, place, how.existing)?;
         }
     }
     Ok(Done::WHOLE)
@@ -186,7 +196,7 @@ impl Copying<'_> {
                     let (Some((above, _)), Some(dir)) = (targets.last(), walk.dir()) else { break };
                     let source = Entry { dir, name: &found.name, stat: &found.stat };
                     let place = Place { dir: above, name: &found.name };
-                    match self.entry(source, place, true) {
+                    match self.entry(source, place, Existing::Replace) {
                         Err(failure) if failure.path.is_empty() => {
                             return Err(Failure::at(failure.fault, &found.path));
                         }
@@ -221,11 +231,14 @@ impl Copying<'_> {
         &mut self,
         source: Entry<'_>,
         place: Place<'_>,
-        overwrite: bool,
+        existing: Existing,
     ) -> Result<(), Failure> {
         let beside = temporary()?;
         let made = self.make(source, (place.dir, &beside)).and_then(|()| {
-            let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            let flags = match existing {
+                Existing::Keep => RenameFlags::NOREPLACE,
+                Existing::Replace => RenameFlags::empty(),
+            };
             Ok(rustix::fs::renameat_with(place.dir, &beside, place.dir, place.name, flags)?)
         });
         if made.is_err() {

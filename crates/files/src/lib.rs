@@ -75,9 +75,13 @@ fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failur
         }
         Job::Glob { pattern, path, limit } => glob::glob(root, (&path, &pattern), limit, channel),
         Job::Grep { path, search } => grep::grep(root, &path, &search, channel),
-        Job::Watch { path, recursive } => watch::watch(root, &path, recursive, channel),
+        Job::Watch { path, recursive } => {
+            let reach = if recursive { watch::Reach::Tree } else { watch::Reach::Top };
+            watch::watch(root, &path, reach, channel)
+        }
         Job::Copy { from, to, recursive, overwrite } => {
-            copy::copy(root, (&from, &to), copy::How { recursive, overwrite }, channel)
+            let existing = if overwrite { copy::Existing::Replace } else { copy::Existing::Keep };
+            copy::copy(root, (&from, &to), copy::How { recursive, existing }, channel)
         }
         Job::RemoveTree { path } => remove::remove(root, &path, channel),
         Job::ChmodTree { path, mode } => chmod::chmod(root, &path, mode, channel),

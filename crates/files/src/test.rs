@@ -11,6 +11,7 @@ use std::time::Duration;
 use sandkasten_protocol::work::{Change, Item, Job, Kind, Match, Search};
 use sandkasten_protocol::{Bytes, FileFault};
 
+use super::watch::Reach;
 use super::*;
 
 /// Keeps what it is told.
@@ -59,9 +60,9 @@ fn told(root: &Root, job: Job) -> Result<(Vec<Item>, Done), (FileFault, Bytes)> 
 fn listed(root: &Root, path: &str, depth: u32, limit: u64) -> (Vec<(String, Kind)>, bool) {
     let job = Job::List { path: path.into(), depth, limit };
     let (items, done) = told(root, job).unwrap();
-    let entries = items.into_iter().map(|item| match item {
-        Item::Entry(entry) => (String::from_utf8_lossy(&entry.path).into_owned(), entry.meta.kind),
-        other => panic!("{other:?}"),
+    let entries = items.into_iter().map(|item| {
+        let Item::Entry(entry) = item else { panic!("{item:?}") };
+        (String::from_utf8_lossy(&entry.path).into_owned(), entry.meta.kind)
     });
     (entries.collect(), done.truncated)
 }
@@ -176,9 +177,9 @@ fn a_tree_deeper_than_descriptors_is_gone_through() {
 fn globbed(root: &Root, path: &str, pattern: &str, limit: u64) -> (Vec<String>, bool) {
     let job = Job::Glob { pattern: pattern.into(), path: path.into(), limit };
     let (items, done) = told(root, job).unwrap();
-    let paths = items.into_iter().map(|item| match item {
-        Item::Path(path) => String::from_utf8(path).unwrap(),
-        other => panic!("{other:?}"),
+    let paths = items.into_iter().map(|item| {
+        let Item::Path(path) = item else { panic!("{item:?}") };
+        String::from_utf8(path).unwrap()
     });
     (paths.collect(), done.truncated)
 }
@@ -205,9 +206,9 @@ fn a_glob_finds_paths() {
 
 fn searched(root: &Root, path: &str, search: Search) -> (Vec<Match>, bool) {
     let (items, done) = told(root, Job::Grep { path: path.into(), search }).unwrap();
-    let matches = items.into_iter().map(|item| match item {
-        Item::Match(found) => found,
-        other => panic!("{other:?}"),
+    let matches = items.into_iter().map(|item| {
+        let Item::Match(found) = item else { panic!("{item:?}") };
+        found
     });
     (matches.collect(), done.truncated)
 }
@@ -238,8 +239,8 @@ fn a_search_finds_lines_in_text() {
     fs::write(at("long"), vec![b'n'; 20 << 20]).unwrap();
     fs::write(at("latin"), b"\xe9 needle\n").unwrap();
     symlink("a.txt", at("link")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap();
-    assert!(made.success());
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, 0o644.into(), 0).unwrap();
     let root = beneath(dir.path());
     let (found, is_cut) = searched(&root, ".", search("needle"));
     assert_eq!(
@@ -372,33 +373,34 @@ fn a_mode_is_for_all_but_links() {
     assert_eq!(fs::metadata(at("outside")).unwrap().mode(), before);
 }
 
-/// What a watch says while something is done.
-fn watched(
-    dir: &Path,
-    recursive: bool,
-    act: impl FnOnce(),
-) -> Vec<(Change, String, Option<String>)> {
+/// What is done once a watch has told of a change at a path.
+type Act<'a> = (Change, &'a str, &'a dyn Fn());
+
+/// What a watch says while things are done, one after the other.
+fn watched(dir: &Path, reach: Reach, acts: &[Act<'_>]) -> Vec<(Change, String, Option<String>)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let root = beneath(dir);
     let thread = std::thread::spawn(move || {
-        let job = Job::Watch { path: b".".into(), recursive };
+        let job = Job::Watch { path: b".".into(), recursive: reach == Reach::Tree };
         run(&root, job, &mut Socket::new(theirs.into()));
     });
     let mut decoder = sandkasten_protocol::Decoder::new(1 << 20);
     let mut events = Vec::new();
     let mut buffer = [0; 4096];
-    let mut act = Some(act);
+    let mut acts = acts.iter().peekable();
     ours.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
     while let Ok(read) = io::Read::read(&mut &ours, &mut buffer) {
         decoder.push(&buffer[..read]);
         while let Some(item) = decoder.next_frame().unwrap() {
             let Item::Event(event) = item else { continue };
-            if event.change == Change::Ready {
-                act.take().unwrap()();
-                continue;
-            }
             let text = |path: Bytes| String::from_utf8(path).unwrap();
-            events.push((event.change, text(event.path), event.from.map(text)));
+            let (change, path) = (event.change, text(event.path));
+            if let Some((_, _, act)) = acts.next_if(|act| (act.0, act.1) == (change, &path)) {
+                act();
+            }
+            if change != Change::Ready {
+                events.push((change, path, event.from.map(text)));
+            }
         }
         if read == 0 {
             break;
@@ -406,22 +408,24 @@ fn watched(
     }
     drop(ours);
     thread.join().unwrap();
+    assert_eq!(acts.len(), 0, "not all was done: {events:?}");
     events
 }
 
 #[test]
 fn a_watch_tells_what_changes() {
-    use Change::{Created, Modified, Moved, Removed};
+    use Change::{Created, Modified, Moved, Ready, Removed};
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
     fs::create_dir(at("d")).unwrap();
-    let events = watched(dir.path(), false, || {
+    let change = || {
         fs::write(at("f"), "1").unwrap();
         fs::rename(at("f"), at("g")).unwrap();
         fs::rename(at("g"), at("d/g")).unwrap();
         fs::write(at("d/unseen"), "1").unwrap();
         fs::remove_dir_all(at("d")).unwrap();
-    });
+    };
+    let events = watched(dir.path(), Reach::Top, &[(Ready, "", &change)]);
     let event = |change, path: &str| (change, path.to_owned(), None);
     let expected =
         [event(Created, "f"), event(Modified, "f"), (Moved, "g".to_owned(), Some("f".to_owned()))];
@@ -432,18 +436,22 @@ fn a_watch_tells_what_changes() {
 
 #[test]
 fn a_recursive_watch_follows_new_directories() {
-    use Change::{Created, Moved, Removed};
+    use Change::{Created, Moved, Ready, Removed};
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
-    let events = watched(dir.path(), true, || {
+    let make = || {
         fs::create_dir_all(at("a/b/c")).unwrap();
         fs::write(at("a/b/c/f"), "1").unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+    };
+    // Once the last is told of, all of them are followed.
+    let change = || {
         fs::write(at("a/b/late"), "1").unwrap();
         fs::rename(at("a"), at("z")).unwrap();
         fs::write(at("z/b/later"), "1").unwrap();
         fs::remove_file(at("z/b/c/f")).unwrap();
-    });
+    };
+    let acts: [Act<'_>; 2] = [(Ready, "", &make), (Created, "a/b/c/f", &change)];
+    let events = watched(dir.path(), Reach::Tree, &acts);
     let event = |change, path: &str| (change, path.to_owned(), None);
     for path in ["a", "a/b", "a/b/c", "a/b/c/f", "a/b/late", "z/b/later"] {
         let told = events.iter().filter(|one| **one == event(Created, path)).count();
@@ -458,6 +466,7 @@ fn a_watch_ends_with_what_it_watches() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
     fs::create_dir(&top).unwrap();
-    let events = watched(&top, true, || fs::remove_dir(&top).unwrap());
+    let remove = || fs::remove_dir(&top).unwrap();
+    let events = watched(&top, Reach::Tree, &[(Change::Ready, "", &remove)]);
     assert!(events.iter().all(|(change, path, _)| *change == Change::Removed && path.is_empty()));
 }

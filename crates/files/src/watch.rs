@@ -30,14 +30,23 @@ const PAIR: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: usize = 64 * 1024;
 
+/// How far down a watch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// What is in the directory itself.
+    Top,
+    /// All below it.
+    Tree,
+}
+
 pub(crate) fn watch(
     root: &Root,
     path: &[u8],
-    recursive: bool,
+    reach: Reach,
     channel: &mut dyn Channel,
 ) -> Result<Done, Failure> {
     let top = root.open(path, OFlags::RDONLY)?;
-    let mut watch = Watch::new(top, recursive)?;
+    let mut watch = Watch::new(top, reach)?;
     let is_dir = kind(rustix::fs::fstat(&watch.top)?.st_mode) == Kind::Dir;
     if is_dir {
         watch.add_tree(Vec::new(), None)?;
@@ -61,7 +70,7 @@ pub(crate) fn watch(
 struct Watch {
     inotify: OwnedFd,
     top: OwnedFd,
-    recursive: bool,
+    reach: Reach,
     /// Paths of what is watched, by watch descriptor.
     paths: HashMap<i32, Vec<u8>>,
     /// What has left its place, and may have come to another: by cookie.
@@ -73,7 +82,28 @@ struct Watch {
 #[derive(Debug)]
 struct Half {
     path: Vec<u8>,
-    is_dir: bool,
+    rough: Rough,
+}
+
+/// As much of a kind as the kernel says with an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rough {
+    Dir,
+    Other,
+}
+
+impl Rough {
+    fn of(flags: ReadFlags) -> Self {
+        if flags.contains(ReadFlags::ISDIR) { Self::Dir } else { Self::Other }
+    }
+
+    /// The kind where nothing more can be known.
+    fn kind(self) -> Kind {
+        match self {
+            Self::Dir => Kind::Dir,
+            Self::Other => Kind::File,
+        }
+    }
 }
 
 /// What the kernel says, out of its buffer.
@@ -86,12 +116,12 @@ struct Raw {
 }
 
 impl Watch {
-    fn new(top: OwnedFd, recursive: bool) -> Result<Self, Failure> {
+    fn new(top: OwnedFd, reach: Reach) -> Result<Self, Failure> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self {
             inotify,
             top,
-            recursive,
+            reach,
             paths: HashMap::new(),
             halves: HashMap::new(),
             told: HashSet::new(),
@@ -131,7 +161,7 @@ impl Watch {
     ) -> Result<(), Failure> {
         let dir = self.open(&path)?;
         self.add(&dir, path.clone())?;
-        if !self.recursive {
+        if self.reach == Reach::Top {
             return Ok(());
         }
         let mut walk = Walk::new(dir, usize::MAX)?;
@@ -228,24 +258,24 @@ impl Watch {
             return Ok(path.is_none_or(|path| !path.is_empty()));
         }
         let Some(above) = self.paths.get(&raw.wd) else { return Ok(true) };
-        let is_dir = flags.contains(ReadFlags::ISDIR);
+        let rough = Rough::of(flags);
         if raw.name.is_empty() {
             return self.on_own(above.clone(), flags, (last, channel));
         }
         let path = join(above, &raw.name);
         let same = last.take();
         if flags.contains(ReadFlags::MOVED_FROM) {
-            self.halves.insert(raw.cookie, Half { path, is_dir });
+            self.halves.insert(raw.cookie, Half { path, rough });
         } else if flags.contains(ReadFlags::MOVED_TO) {
-            self.on_moved_to(raw.cookie, path, is_dir, channel)?;
+            self.on_moved_to(raw.cookie, path, rough, channel)?;
         } else if flags.contains(ReadFlags::CREATE) {
-            self.on_created(path, is_dir, channel)?;
+            self.on_created(path, rough, channel)?;
         } else if flags.contains(ReadFlags::DELETE) {
             self.told.remove(&path);
-            tell(channel, (Change::Removed, path, None), rough(is_dir))?;
+            tell(channel, (Change::Removed, path, None), rough.kind())?;
         } else if flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) {
             if same.as_ref() != Some(&path) {
-                let kind = self.kind(&path, is_dir);
+                let kind = self.kind(&path, rough);
                 tell(channel, (Change::Modified, path.clone(), None), kind)?;
             }
             *last = Some(path);
@@ -285,17 +315,21 @@ impl Watch {
     fn on_created(
         &mut self,
         path: Vec<u8>,
-        is_dir: bool,
+        rough: Rough,
         channel: &mut dyn Channel,
     ) -> Result<(), Failure> {
         if !self.told.remove(&path) {
-            let kind = self.kind(&path, is_dir);
+            let kind = self.kind(&path, rough);
             tell(channel, (Change::Created, path.clone(), None), kind)?;
-        } else if is_dir {
+        } else if rough == Rough::Dir {
             // It was looked through and is watched.
             return Ok(());
         }
-        if is_dir && self.recursive { self.follow(path, channel) } else { Ok(()) }
+        if rough == Rough::Dir && self.reach == Reach::Tree {
+            self.follow(path, channel)
+        } else {
+            Ok(())
+        }
     }
 
     /// Watches a new directory. What can't be, because it is gone again, has told so.
@@ -315,16 +349,16 @@ impl Watch {
         &mut self,
         cookie: u32,
         path: Vec<u8>,
-        is_dir: bool,
+        rough: Rough,
         channel: &mut dyn Channel,
     ) -> Result<(), Failure> {
         let Some(half) = self.halves.remove(&cookie) else {
-            return self.on_created(path, is_dir, channel);
+            return self.on_created(path, rough, channel);
         };
-        if is_dir {
+        if rough == Rough::Dir {
             self.rename(&half.path, Some(&path));
         }
-        let kind = self.kind(&path, is_dir);
+        let kind = self.kind(&path, rough);
         tell(channel, (Change::Moved, path, Some(half.path)), kind)
     }
 
@@ -332,10 +366,10 @@ impl Watch {
     /// which the kernel says nothing while it is open here.
     fn on_quiet(&mut self, channel: &mut dyn Channel) -> Result<bool, Failure> {
         for half in std::mem::take(&mut self.halves).into_values() {
-            if half.is_dir {
+            if half.rough == Rough::Dir {
                 self.rename(&half.path, None);
             }
-            tell(channel, (Change::Removed, half.path, None), rough(half.is_dir))?;
+            tell(channel, (Change::Removed, half.path, None), half.rough.kind())?;
         }
         let stat = rustix::fs::fstat(&self.top)?;
         if stat.st_nlink == 0 {
@@ -373,7 +407,7 @@ impl Watch {
     fn on_overflow(&mut self, channel: &mut dyn Channel) -> Result<(), Failure> {
         self.halves.clear();
         tell(channel, (Change::Overflow, Vec::new(), None), Kind::Dir)?;
-        if self.recursive {
+        if self.reach == Reach::Tree {
             for wd in std::mem::take(&mut self.paths).into_keys() {
                 let _ = inotify::remove_watch(&self.inotify, wd);
             }
@@ -383,8 +417,8 @@ impl Watch {
     }
 
     /// What is at a path now; where that is nothing any more, as much as the kernel has said.
-    fn kind(&self, path: &[u8], is_dir: bool) -> Kind {
-        if is_dir {
+    fn kind(&self, path: &[u8], rough: Rough) -> Kind {
+        if rough == Rough::Dir {
             return Kind::Dir;
         }
         let (above, name) = match path.iter().rposition(|b| *b == b'/') {
@@ -395,12 +429,8 @@ impl Watch {
             let name = name.unwrap_or_default();
             rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()
         });
-        stat.map_or(Kind::File, |stat| kind(stat.st_mode))
+        stat.map_or(rough.kind(), |stat| kind(stat.st_mode))
     }
-}
-
-fn rough(is_dir: bool) -> Kind {
-    if is_dir { Kind::Dir } else { Kind::File }
 }
 
 fn tell(

@@ -14,7 +14,7 @@ use rustix::thread::CapabilitySet;
 use sandkasten_protocol::{Expect, FileDone, FileFault, FileOp, FileUser, Parents, id};
 
 use crate::lookup::{self, Follow, Place, fault};
-use crate::names;
+use crate::names::{self, Existing};
 use crate::rights::Ids;
 use crate::runtime::random_name;
 use crate::worker::Workers;
@@ -84,7 +84,8 @@ impl Files {
                 self.act(world, user, || names::make_dir(&path, mode, parents))
             }
             FileOp::Move { from, to, user, overwrite } => {
-                self.act(world, user, || names::rename(&from, &to, overwrite))
+                let existing = if overwrite { Existing::Replace } else { Existing::Keep };
+                self.act(world, user, || names::rename(&from, &to, existing))
             }
             FileOp::Chmod { path, user, mode } => {
                 self.act(world, user, || names::chmod(&path, mode))

@@ -63,11 +63,22 @@ pub(crate) fn make_dir(path: &[u8], mode: u32, parents: Parents) -> Result<(), F
     rustix::fs::chmodat(&dir, name.as_slice(), mode, AtFlags::empty()).map_err(fault)
 }
 
+/// What becomes of something that already has the name that a file is to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// It stays, and the renaming fails.
+    Keep,
+    Replace,
+}
+
 /// Gives a file another name. Links are moved, not followed.
-pub(crate) fn rename(from: &[u8], to: &[u8], overwrite: bool) -> Result<(), FileFault> {
+pub(crate) fn rename(from: &[u8], to: &[u8], existing: Existing) -> Result<(), FileFault> {
     let from = lookup::entry(&lookup::absolute(from)?, Parents::MustExist)?;
     let to = lookup::entry(&lookup::absolute(to)?, Parents::MustExist)?;
-    let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    let flags = match existing {
+        Existing::Keep => RenameFlags::NOREPLACE,
+        Existing::Replace => RenameFlags::empty(),
+    };
     let (old, new) = (from.name.as_slice(), to.name.as_slice());
     rustix::fs::renameat_with(&from.dir, old, &to.dir, new, flags).map_err(name_fault)
 }
