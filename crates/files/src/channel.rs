@@ -81,6 +81,10 @@ impl Channel for Socket {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            // Nothing is no sign of life.
+            return Ok(());
+        }
         let mut rest = self.waiting.as_slice();
         while !rest.is_empty() {
             match rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL) {

@@ -50,6 +50,8 @@ pub fn fault(errno: Errno) -> FileFault {
         Errno::EXIST => FileFault::AlreadyExists,
         Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL => FileFault::InvalidPath,
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => FileFault::NoSpace,
+        Errno::NOTEMPTY => FileFault::NotEmpty,
+        Errno::BUSY => FileFault::PermissionDenied,
         Errno::XDEV => FileFault::NotAllowed,
         Errno::NXIO => FileFault::NotAFile,
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => FileFault::Busy,

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, OFlags, Stat};
 use rustix::io::Errno;
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Change, Event, Item, Kind, WATCH_DIRS_MAX};
@@ -263,6 +263,9 @@ impl Watch {
             return self.on_own(above.clone(), flags, (last, channel));
         }
         let path = join(above, &raw.name);
+        if is_number(&raw.name) && self.stat(&path).is_none() {
+            return Ok(true);
+        }
         let same = last.take();
         if flags.contains(ReadFlags::MOVED_FROM) {
             self.halves.insert(raw.cookie, Half { path, rough });
@@ -421,16 +424,23 @@ impl Watch {
         if rough == Rough::Dir {
             return Kind::Dir;
         }
+        self.stat(path).map_or(rough.kind(), |stat| kind(stat.st_mode))
+    }
+
+    fn stat(&self, path: &[u8]) -> Option<Stat> {
         let (above, name) = match path.iter().rposition(|b| *b == b'/') {
             Some(slash) => (path.get(..slash), path.get(slash + 1..)),
             None => (Some(&b""[..]), Some(path)),
         };
-        let stat = self.open(above.unwrap_or_default()).ok().and_then(|dir| {
-            let name = name.unwrap_or_default();
-            rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()
-        });
-        stat.map_or(rough.kind(), |stat| kind(stat.st_mode))
+        let dir = self.open(above.unwrap_or_default()).ok()?;
+        rustix::fs::statat(&dir, name.unwrap_or_default(), AtFlags::SYMLINK_NOFOLLOW).ok()
     }
+}
+
+/// The kernel tells of files that have no name yet (`O_TMPFILE`) too: by `#` and the inode's number.
+fn is_number(name: &[u8]) -> bool {
+    let number = name.strip_prefix(b"#").unwrap_or_default();
+    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
 }
 
 fn tell(

@@ -91,7 +91,8 @@ fn make_dirs(root: &Root, path: &[u8]) -> Result<OwnedFd, Trouble> {
             Ok(()) => {
                 set_mode(rustix::fs::openat(&dir, name.as_slice(), OPEN_DIR, Mode::empty())?)?;
             }
-            Err(Errno::EXIST) => {}
+            // Somebody else's, or a link that leads nowhere: that is no place, however often one looks.
+            Err(Errno::EXIST) => drop(root.open_dir(above)?),
             Err(errno) => return Err(errno.into()),
         }
         match missing.pop() {
