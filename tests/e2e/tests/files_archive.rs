@@ -221,16 +221,30 @@ fn python_takes_what_is_packed_and_gives_what_is_unpacked() {
         };
         text.lines().map(cut).collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(rough(&facts_here(dir.path())), rough(&before));
+    // Python gives links no times, so those of its own links are what it packs.
+    let unpacked = facts_here(dir.path());
+    assert_eq!(without_link_times(&rough(&unpacked)), without_link_times(&rough(&before)));
     for format in ["PAX_FORMAT", "GNU_FORMAT"] {
         let packed = here("python3", &["-c", WRITE, format], dir.path(), b"");
         files.unpacked(format, packed);
         let after = facts(&session, &format!("/workspace/{format}"));
         assert_eq!(after.lines().count(), before.lines().count(), "{format}");
         if format == "PAX_FORMAT" {
-            assert_eq!(rough(&after), rough(&before));
+            assert_eq!(rough(&after), rough(&unpacked));
         }
     }
+}
+
+/// The facts without the times of symbolic links.
+fn without_link_times(facts: &str) -> String {
+    let cut = |line: &str| {
+        let mut fields: Vec<&str> = line.split('|').collect();
+        if let [_, "l", _, time, _, _] = &mut fields[..] {
+            *time = "";
+        }
+        fields.join("|")
+    };
+    facts.lines().map(cut).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -527,6 +541,8 @@ fn memory_stays_flat() {
     let session = lab.session(&json!({}));
     let files = Files::of(&session);
     session.run("dd if=/dev/zero of=/workspace/large bs=1048576 count=1 seek=511");
+    // Whole seconds need no PAX header.
+    session.run("touch -d '2020-01-01 00:00:00' /workspace/large");
     let before = host::anonymous_bytes(lab.pid());
     let mut stream = lab.client.request("GET", &files.url("large", "")).stream();
     let (mut bytes, start) = (0, Instant::now());
@@ -534,7 +550,8 @@ fn memory_stays_flat() {
         bytes += chunk.data.len() as u64;
     }
     let down = start.elapsed();
-    assert_eq!(bytes, (512 << 20) + 2048 - 512);
+    // A header, the data and two blocks at the end.
+    assert_eq!(bytes, 512 + (512 << 20) + 2 * 512);
     let mut connection = lab.client.connect().unwrap();
     let (key, size) = (lab.client.key.clone().unwrap(), 512u64 << 20);
     let mut header = entry("again", b'0', "", b"")[..512].to_vec();

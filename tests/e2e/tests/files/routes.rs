@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{Files, document, form_part};
 
 /// How a route is given its path.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 enum Way {
     /// In the query, before these other fields.
     Query(&'static str),
@@ -23,6 +23,17 @@ enum Way {
     Json(&'static str, fn() -> Value),
     /// As the target of a form with one file.
     Form,
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Query(more) => write!(f, "Query({more:?})"),
+            Self::Body(more, body) => write!(f, "Body({more:?}, {} bytes)", body.len()),
+            Self::Json(name, more) => write!(f, "Json({name:?}, {})", more()),
+            Self::Form => f.write_str("Form"),
+        }
+    }
 }
 
 /// A route that takes a path.
@@ -58,7 +69,8 @@ pub(crate) const ROUTES: [Route; 24] = [
     query("GET", "/watch", ""),
     query("GET", "/archive", ""),
     fields("/copy", "from", || json!({ "to": "copied", "overwrite": true })),
-    fields("/chmod", "path", || json!({ "mode": "0644" })),
+    // What follows has to get through a directory.
+    fields("/chmod", "path", || json!({ "mode": "0755" })),
     fields("/edit", "path", || json!({ "edits": [{ "old": "x", "new": "x" }] })),
     fields("/mkdir", "path", || json!({})),
     fields("/write", "path", || json!({ "text": "written" })),
