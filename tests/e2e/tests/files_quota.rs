@@ -6,10 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use sandkasten_e2e::host::Requirement;
 use sandkasten_e2e::http::Answer;
 use sandkasten_e2e::lab::{Lab, Signal};
 use sandkasten_e2e::session::decode;
-use sandkasten_e2e::{host, wait};
+use sandkasten_e2e::{host, skip, wait};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -19,11 +20,23 @@ fn lab_with(mechanism: &str) -> Option<Lab> {
     let builder = Lab::builder().set("disk_limits", json!([mechanism]));
     let lab = builder.prepare();
     let line = line_of(&lab);
-    if line["given"] == false {
-        println!("SKIP {mechanism}: {}", line["why"]);
+    let need = if line["given"] == false {
+        let name = format!("disk_limits({mechanism})");
+        Err(Requirement { name, reason: line["why"].to_string() })
+    } else {
+        Ok(())
+    };
+    if skip::lacks(&test_name(), &[need]) {
         return None;
     }
     Some(lab.started().unwrap_or_else(|refusal| panic!("{}", refusal.log)))
+}
+
+/// The test that runs.
+fn test_name() -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default();
+    name.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
 /// What `doctor` says about disk limits.
@@ -159,8 +172,10 @@ fn full_by_memory() {
 fn inodes_are_limited() {
     let lab = Lab::start();
     if line_of(&lab)["given"] == false {
-        println!("SKIP no disk limits here");
-        return;
+        let (name, reason) = ("disk_limits".to_owned(), "the host has none".to_owned());
+        if skip::lacks("inodes_are_limited", &[Err(Requirement { name, reason })]) {
+            return;
+        }
     }
     let session = lab.session(&json!({ "limits": { "disk_mb": 16 } }));
     let done = session.exec_with(&json!({
