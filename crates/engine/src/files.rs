@@ -23,9 +23,9 @@ use crate::error::FileFault;
 use crate::host::Host;
 use crate::raw::{Etag, Lease};
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::names::identity;
 use crate::workspace::{NewFile, WorkspaceError, WriteOptions, sync_up};
 use crate::workspaces::{self, file_error, workspace_call};
+use sandkasten_files::identity;
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]

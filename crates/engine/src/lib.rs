@@ -51,7 +51,7 @@ pub use exec::{ExecEvent, ExecHandle};
 pub use files::{CreateFile, FileRead, FileWriter, Place};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
-pub use raw::{Etag, LastLink, OpenFile, Target};
+pub use raw::{Etag, LastLink, OpenFile, Target, described, file_type};
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 pub use sandkasten_jail::disk::Mechanism as DiskMechanism;
 use sandkasten_jail::launcher::Launcher;

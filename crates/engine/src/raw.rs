@@ -13,6 +13,7 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::fstat;
 use rustix::io::Errno;
+use sandkasten_files::identity;
 use sandkasten_protocol::work::{Kind, Meta};
 use sandkasten_protocol::{Expect, FileDone, FileOp, FileUser, Identity, Parents};
 use sandkasten_types::WorkspaceId;
@@ -23,9 +24,9 @@ use tokio::sync::mpsc;
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
 use crate::session::{Command, Handle};
+use crate::worker::sync_tree;
 use crate::workspace::Workspaces;
-use crate::workspace::names::identity;
-use crate::workspaces::{must_exist, workspace_call};
+use crate::workspaces::{must_exist, to_sync, workspace_call};
 use crate::{Engine, Error};
 
 /// A transfer renews its session's lease this often.
@@ -243,12 +244,12 @@ impl Engine {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
                 let op = FileOp::MakeDir { path: path.to_vec(), user, mode, parents };
-                session_call(&session, &[path], op).await.map(drop)
+                changed_in_session(self.host(), &session, &[path], op).await
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
                 let make = move |all: &Workspaces, id: &_| all.make_dir(id, &asked, mode, parents);
-                in_workspace(self.host(), &id, path, make).await
+                changed_in_workspace(self.host(), &id, path, make).await
             }
         }
     }
@@ -269,13 +270,13 @@ impl Engine {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
                 let op = FileOp::Move { from: from.to_vec(), to: to.to_vec(), user, overwrite };
-                session_call(&session, &[from, to], op).await.map(drop)
+                changed_in_session(self.host(), &session, &[from, to], op).await
             }
             Place::Workspace(id) => {
                 let (old, new) = (from.to_vec(), to.to_vec());
                 let rename =
                     move |all: &Workspaces, id: &_| all.move_file(id, (&old, &new), target);
-                in_workspace(self.host(), &id, from, rename).await
+                changed_in_workspace(self.host(), &id, from, rename).await
             }
         }
     }
@@ -295,12 +296,12 @@ impl Engine {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
                 let op = FileOp::Chmod { path: path.to_vec(), user, mode };
-                session_call(&session, &[path], op).await.map(drop)
+                changed_in_session(self.host(), &session, &[path], op).await
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
                 let chmod = move |all: &Workspaces, id: &_| all.chmod(id, &asked, mode);
-                in_workspace(self.host(), &id, path, chmod).await
+                changed_in_workspace(self.host(), &id, path, chmod).await
             }
         }
     }
@@ -320,12 +321,12 @@ impl Engine {
             Place::Session(id) => {
                 let session = self.living(&id).await?;
                 let op = FileOp::Remove { path: path.to_vec(), user, expect };
-                session_call(&session, &[path], op).await.map(drop)
+                changed_in_session(self.host(), &session, &[path], op).await
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
                 let remove = move |all: &Workspaces, id: &_| all.remove_file(id, &asked, &expect);
-                in_workspace(self.host(), &id, path, remove).await
+                changed_in_workspace(self.host(), &id, path, remove).await
             }
         }
     }
@@ -339,6 +340,41 @@ async fn session_call(
     paths.iter().try_for_each(|path| check_path(path))?;
     let reply = ask(&session.commands, op).await;
     reply.map_err(|error| session_gone(session, error))
+}
+
+/// An operation that changes names or modes. Where the workspace is to survive a power cut it is on disk
+/// before it is answered.
+async fn changed_in_session(
+    host: &Arc<Host>,
+    session: &Handle,
+    paths: &[&[u8]],
+    op: FileOp,
+) -> Result<(), Error> {
+    session_call(session, paths, op).await?;
+    match session.spec.workspace.clone() {
+        Some(id) => sync(host, id).await,
+        None => Ok(()),
+    }
+}
+
+/// As [`changed_in_session`].
+async fn changed_in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    path: &[u8],
+    change: impl FnOnce(&Workspaces, &WorkspaceId) -> Result<(), crate::workspace::WorkspaceError>
+    + Send
+    + 'static,
+) -> Result<(), Error> {
+    in_workspace(host, id, path, change).await?;
+    sync(host, id.clone()).await
+}
+
+async fn sync(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
+    match to_sync(host, id).await? {
+        Some(dir) => sync_tree(dir).await,
+        None => Ok(()),
+    }
 }
 
 async fn in_workspace<T: Send + 'static>(
@@ -363,7 +399,9 @@ fn absolute(path: &[u8]) -> Vec<u8> {
     if absolute.is_empty() { b"/".to_vec() } else { absolute }
 }
 
-fn described(meta: Meta, path: &[u8]) -> DirEntry {
+/// How answers show what is at a path.
+#[must_use]
+pub fn described(meta: Meta, path: &[u8]) -> DirEntry {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let name = if name.is_empty() { path } else { name };
     let not_text =
@@ -372,14 +410,7 @@ fn described(meta: Meta, path: &[u8]) -> DirEntry {
         name: shown(name),
         is_dir: meta.kind == Kind::Dir,
         path: shown(path),
-        r#type: match meta.kind {
-            Kind::File => FileType::File,
-            Kind::Dir => FileType::Dir,
-            Kind::Symlink => FileType::Symlink,
-            Kind::Fifo => FileType::Fifo,
-            Kind::Socket => FileType::Socket,
-            Kind::Device => FileType::Device,
-        },
+        r#type: file_type(meta.kind),
         size: meta.size,
         mode: format!("{:04o}", meta.mode & 0o7777),
         uid: meta.uid,
@@ -388,6 +419,19 @@ fn described(meta: Meta, path: &[u8]) -> DirEntry {
         target: meta.target.as_deref().map(shown),
         name_base64: not_text(name),
         path_base64: not_text(path),
+    }
+}
+
+/// How answers call a kind of file.
+#[must_use]
+pub fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::File,
+        Kind::Dir => FileType::Dir,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::Device => FileType::Device,
     }
 }
 

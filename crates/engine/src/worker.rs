@@ -175,9 +175,7 @@ impl Worker {
     /// Of a tree every file and name would have to be synced: one call for all of them is quicker.
     async fn sync(&mut self) -> Result<(), Error> {
         let Some(dir) = self.sync.take() else { return Ok(()) };
-        let synced = tokio::task::spawn_blocking(move || rustix::fs::syncfs(dir)).await;
-        let synced = synced.map_err(|error| Error::internal("syncing a tree", error))?;
-        synced.map_err(|error| Error::internal("syncing a tree", error))
+        sync_tree(dir).await
     }
 
     async fn receive(&mut self) -> Result<(), Error> {
@@ -261,6 +259,13 @@ pub(crate) async fn checked(job: Job) -> Result<Job, Error> {
         | Job::Unpack { .. } => {}
     }
     Ok(job)
+}
+
+/// Syncs the file system that a directory is on.
+pub(crate) async fn sync_tree(dir: OwnedFd) -> Result<(), Error> {
+    let synced = tokio::task::spawn_blocking(move || rustix::fs::syncfs(dir)).await;
+    let synced = synced.map_err(|error| Error::internal("syncing a tree", error))?;
+    synced.map_err(|error| Error::internal("syncing a tree", error))
 }
 
 /// Starts a job in a session.

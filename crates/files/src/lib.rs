@@ -35,7 +35,7 @@ use sandkasten_protocol::work::{Item, Job};
 
 pub use channel::{Channel, Socket};
 pub use fault::{Failure, fault};
-pub use meta::{kind, meta};
+pub use meta::{identity, kind, meta};
 pub use pattern::check;
 pub use root::Root;
 pub use walk::{Found, Step, Walk};
@@ -67,9 +67,8 @@ fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failur
     match job {
         Job::List { path, depth, limit } => list::list(root, &path, (depth, limit), channel),
         Job::Pack { path } => archive::pack(root, &path, channel).map(|()| Done::WHOLE),
-        Job::Unpack { path, gzip, sync } => {
-            let options = archive::Options { gzip, sync };
-            let entries = archive::unpack(root, &path, options, channel)?;
+        Job::Unpack { path, gzip } => {
+            let entries = archive::unpack(root, (&path, gzip.into()), channel)?;
             channel.tell(Item::Unpacked { entries })?;
             Ok(Done::WHOLE)
         }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, Stat};
+use sandkasten_protocol::Identity;
 use sandkasten_protocol::work::{Kind, Meta};
 
 /// Permission bits of a mode.
@@ -21,7 +22,8 @@ pub fn kind(mode: u32) -> Kind {
     }
 }
 
-/// What `stat` says of the file of that name in `dir`; of a link, where it points to.
+/// What `stat` says of the file of that name in `dir`; of a link, where it points to. Without a name it is
+/// `dir` itself that is meant.
 #[must_use]
 pub fn meta(stat: &Stat, dir: impl AsFd, name: &[u8]) -> Meta {
     let kind = kind(stat.st_mode);
@@ -41,4 +43,12 @@ pub fn meta(stat: &Stat, dir: impl AsFd, name: &[u8]) -> Meta {
         dev: stat.st_dev,
         target: target.map(std::ffi::CString::into_bytes),
     }
+}
+
+/// Which contents a file has.
+#[must_use]
+pub fn identity(stat: &Stat) -> Identity {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let (mtime, ctime) = ((stat.st_mtime, stat.st_mtime_nsec), (stat.st_ctime, stat.st_ctime_nsec));
+    Identity::new(stat.st_ino, size, mtime, ctime)
 }

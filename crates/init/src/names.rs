@@ -4,10 +4,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Stat};
 use rustix::io::Errno;
+use sandkasten_files::{identity, kind, meta};
 use sandkasten_protocol::work::{Kind, Meta};
-use sandkasten_protocol::{Expect, FileFault, Identity, Parents};
+use sandkasten_protocol::{Expect, FileFault, Parents};
 
 use crate::lookup::{self, Follow, Place, fault};
 
@@ -19,24 +20,7 @@ const MAKE_MODE_BITS: u32 = 0o1777;
 pub(crate) fn stat(path: &[u8], follow: Follow) -> Result<Meta, FileFault> {
     let found = lookup::find_last(&lookup::absolute(path)?, follow)?;
     let stat = rustix::fs::fstat(&found).map_err(fault)?;
-    let kind = kind(&stat);
-    let target = match kind {
-        Kind::Symlink => Some(rustix::fs::readlinkat(&found, "", Vec::new()).map_err(fault)?),
-        Kind::File | Kind::Dir | Kind::Fifo | Kind::Socket | Kind::Device => None,
-    };
-    let nanos = |nanos| u32::try_from(nanos).unwrap_or(0);
-    Ok(Meta {
-        kind,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        mode: stat.st_mode & MODE_BITS,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mtime: (stat.st_mtime, nanos(stat.st_mtime_nsec)),
-        ctime: (stat.st_ctime, nanos(stat.st_ctime_nsec)),
-        ino: stat.st_ino,
-        dev: stat.st_dev,
-        target: target.map(|target| target.into_bytes()),
-    })
+    Ok(meta(&stat, &found, b""))
 }
 
 /// Makes a directory. With `Parents::Make` one that is there is fine, as for `mkdir -p`.
@@ -97,7 +81,7 @@ pub(crate) fn remove(path: &[u8], expect: &Expect) -> Result<(), FileFault> {
     let name = name.as_slice();
     let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
     judge(expect, Some(&stat))?;
-    let flags = match kind(&stat) {
+    let flags = match kind(stat.st_mode) {
         Kind::Dir => AtFlags::REMOVEDIR,
         Kind::File | Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::Device => AtFlags::empty(),
     };
@@ -110,23 +94,6 @@ pub(crate) fn judge(expect: &Expect, found: Option<&Stat>) -> Result<(), FileFau
         (true, _) => Ok(()),
         (false, Expect::Nothing) => Err(FileFault::AlreadyExists),
         (false, _) => Err(FileFault::Changed),
-    }
-}
-
-fn identity(stat: &Stat) -> Identity {
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let (mtime, ctime) = ((stat.st_mtime, stat.st_mtime_nsec), (stat.st_ctime, stat.st_ctime_nsec));
-    Identity::new(stat.st_ino, size, mtime, ctime)
-}
-
-fn kind(stat: &Stat) -> Kind {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => Kind::Device,
     }
 }
 

@@ -71,8 +71,6 @@ pub enum Job {
         path: Bytes,
         /// The stream is packed with gzip.
         gzip: bool,
-        /// All is on the disk before the end is told.
-        sync: bool,
     },
 }
 

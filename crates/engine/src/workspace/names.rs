@@ -6,9 +6,10 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
+use sandkasten_files::{identity, meta};
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::work::{Kind, Meta};
-use sandkasten_protocol::{Expect, Identity, Parents, id};
+use sandkasten_protocol::work::Meta;
+use sandkasten_protocol::{Expect, Parents, id};
 
 use super::place::{Access, Place, check_access, check_sticky, file_type, parent};
 use super::{WorkspaceError, path};
@@ -35,9 +36,7 @@ pub(super) fn stat(
         _ => place.open(&path.raw, OFlags::PATH)?,
     };
     let stat = rustix::fs::fstat(&found)?;
-    let is_link = file_type(&stat) == FileType::Symlink;
-    let target = if is_link { Some(rustix::fs::readlinkat(&found, "", Vec::new())?) } else { None };
-    Ok((meta(&stat, target.map(|target| target.into_bytes())), path.shown))
+    Ok((meta(&stat, &found, b""), path.shown))
 }
 
 /// Makes a directory. With `Parents::Make` one that is there is fine, as for `mkdir -p`.
@@ -158,34 +157,5 @@ pub(super) fn judge(expect: &Expect, found: Option<&Stat>) -> Result<(), FileFau
         (true, _) => Ok(()),
         (false, Expect::Nothing) => Err(FileFault::AlreadyExists),
         (false, _) => Err(FileFault::Changed),
-    }
-}
-
-pub(crate) fn identity(stat: &Stat) -> Identity {
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let (mtime, ctime) = ((stat.st_mtime, stat.st_mtime_nsec), (stat.st_ctime, stat.st_ctime_nsec));
-    Identity::new(stat.st_ino, size, mtime, ctime)
-}
-
-fn meta(stat: &Stat, target: Option<Vec<u8>>) -> Meta {
-    let nanos = |nanos| u32::try_from(nanos).unwrap_or(0);
-    Meta {
-        kind: match file_type(stat) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Dir,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => Kind::Device,
-        },
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mtime: (stat.st_mtime, nanos(stat.st_mtime_nsec)),
-        ctime: (stat.st_ctime, nanos(stat.st_ctime_nsec)),
-        ino: stat.st_ino,
-        dev: stat.st_dev,
-        target,
     }
 }

@@ -10,12 +10,13 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
+use sandkasten_files::identity;
 use sandkasten_jail::fault;
 use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::{Expect, id};
 use sandkasten_types::ids::random_hex;
 
-use super::names::{identity, judge};
+use super::names::judge;
 use super::place::{Access, Identity, Place, Spot, check_access, check_sticky, file_type};
 use super::{WorkspaceError, WriteOptions, path};
 use crate::{Durability, FileFault};

@@ -22,7 +22,7 @@ use sandkasten_protocol::{ArchiveFault, FileFault};
 use crate::fault::{Failure, fault};
 
 pub(crate) use self::pack::pack;
-pub(crate) use self::unpack::{Options, unpack};
+pub(crate) use self::unpack::unpack;
 
 /// Directories between the top and an entry: each holds a descriptor meanwhile.
 const DEPTH_MAX: usize = 512;

@@ -13,7 +13,8 @@ use std::time::Duration;
 use sandkasten_protocol::work::Item;
 use sandkasten_protocol::{ArchiveFault, FileFault};
 
-use super::{BLOCK, Options, pack, unpack};
+use super::unpack::Packing;
+use super::{BLOCK, pack, unpack};
 use crate::fault::Failure;
 use crate::{Channel, Root};
 
@@ -64,16 +65,16 @@ fn packed(dir: &Path, path: &str) -> Result<Vec<u8>, Failure> {
     Ok(memory.told)
 }
 
-const PLAIN: Options = Options { gzip: false, sync: false };
-const GZIP: Options = Options { gzip: true, sync: true };
+const PLAIN: Packing = Packing::Plain;
+const GZIP: Packing = Packing::Gzip;
 
-fn unpacked_with(dir: &Path, input: Vec<u8>, options: Options) -> Result<u64, Failure> {
-    unpacked_at(dir, ".", input, options)
+fn unpacked_with(dir: &Path, input: Vec<u8>, packing: Packing) -> Result<u64, Failure> {
+    unpacked_at(dir, ".", input, packing)
 }
 
-fn unpacked_at(dir: &Path, path: &str, input: Vec<u8>, options: Options) -> Result<u64, Failure> {
+fn unpacked_at(dir: &Path, path: &str, input: Vec<u8>, packing: Packing) -> Result<u64, Failure> {
     let mut memory = Memory { input, ..Memory::default() };
-    unpack(&root(dir), path.as_bytes(), options, &mut memory)
+    unpack(&root(dir), (path.as_bytes(), packing), &mut memory)
 }
 
 fn unpacked(dir: &Path, input: Vec<u8>) -> Result<u64, Failure> {

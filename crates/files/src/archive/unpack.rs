@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid,
@@ -36,38 +34,36 @@ const ROOT_MODE_BITS: u32 = 0o7777;
 const ID_MAX: u64 = 65_535;
 /// Directories whose attributes are given again when something is put in them later.
 const FINISHED_MAX: usize = 100_000;
-const PULSE: Duration = Duration::from_secs(1);
 const OPEN_DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How an archive comes and how well it is kept.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Options {
-    /// It is packed with gzip.
-    pub(crate) gzip: bool,
-    /// It is on the disk before the end is told.
-    pub(crate) sync: bool,
+/// How an archive comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Plain,
+    Gzip,
+}
+
+impl From<bool> for Packing {
+    fn from(is_gzip: bool) -> Self {
+        if is_gzip { Self::Gzip } else { Self::Plain }
+    }
 }
 
 /// Makes all entries of the archive that `channel` brings in the directory at `path`, which is made
 /// where it is missing. Gives their number.
 pub(crate) fn unpack(
     root: &Root,
-    path: &[u8],
-    options: Options,
+    (path, packing): (&[u8], Packing),
     channel: &mut dyn Channel,
 ) -> Result<u64, Failure> {
     let tree = make_dirs(root, path).and_then(Tree::new);
     let mut tree = tree.map_err(|trouble| trouble.at(b""))?;
     let source = Source::new(channel);
-    let entries = match options.gzip {
-        true => tree.fill(gzip::unpacked(source))?,
-        false => tree.fill(source)?,
-    };
-    if options.sync {
-        tree.sync(channel).map_err(|trouble| trouble.at(b""))?;
+    match packing {
+        Packing::Gzip => tree.fill(gzip::unpacked(source)),
+        Packing::Plain => tree.fill(source),
     }
-    Ok(entries)
 }
 
 /// Opens a directory and makes what is missing on the way.
@@ -181,27 +177,6 @@ impl Tree {
         finished?;
         reader.finish().map_err(|trouble| trouble.at(b""))?;
         Ok(self.entries)
-    }
-
-    /// It may take long, and the kernel has no way to tell how far it is.
-    fn sync(&self, channel: &mut dyn Channel) -> Result<(), Trouble> {
-        let Some(top) = self.levels.first() else { return Ok(()) };
-        std::thread::scope(|scope| {
-            let (done, waited) = mpsc::channel();
-            let sync = move || {
-                // Whoever waits has gone where it can't be told.
-                let _ = done.send(rustix::fs::syncfs(&top.dir));
-            };
-            let thread = std::thread::Builder::new().spawn_scoped(scope, sync);
-            drop(thread.map_err(Trouble::from)?);
-            loop {
-                match waited.recv_timeout(PULSE) {
-                    Ok(synced) => return Ok(synced?),
-                    Err(RecvTimeoutError::Timeout) => channel.pulse()?,
-                    Err(RecvTimeoutError::Disconnected) => return Err(Errno::IO.into()),
-                }
-            }
-        })
     }
 
     fn make_all(&mut self, reader: &mut Reader<impl BufRead>) -> Result<(), Trouble> {

@@ -170,8 +170,7 @@ async fn unpack_in(
     (headers, body): (&HeaderMap, Body),
 ) -> Result<Answer<Unpacked>, ApiError> {
     let (path, user, gzip) = (query.path()?, query.file_user()?, is_gzip(headers)?);
-    // Whether it is synced is the engine's to say.
-    let job = Job::Unpack { path, gzip, sync: false };
+    let job = Job::Unpack { path, gzip };
     let mut worker = app.engine.work(place, job, user).await?;
     let mut reader = Reader::at_any_pace(body);
     let (mut entries, mut is_whole, mut heard) = (0, false, Instant::now());

@@ -30,6 +30,8 @@ use sandkasten_types::limits::BODY_BYTES_MAX;
 use sandkasten_types::session::Ok as Done;
 use tokio::task::JoinHandle;
 
+use super::tree::finish;
+
 use super::files::octal;
 use crate::app::{Answer, App, SessionPath, WorkspacePath, ok};
 use crate::body::Reader;
@@ -567,8 +569,7 @@ async fn delete_in(
         if expect != Expect::Anything {
             return Err(ApiError::invalid("`If-Match` is for one file, not with `recursive`"));
         }
-        finish(app, place, Job::RemoveTree { path }, user).await?;
-        return Ok(ok(Done::TRUE));
+        return finish(app, place, Job::RemoveTree { path }, user).await;
     }
     let removed = app.engine.remove_file(place, &path, user, expect.clone()).await;
     removed.map_err(|error| refused(error, &expect))?;
@@ -614,15 +615,7 @@ async fn move_in(
     }
     let copy = Job::Copy { from: from.clone(), to, recursive: true, overwrite };
     finish(app, place.clone(), copy, user).await?;
-    finish(app, place, Job::RemoveTree { path: from }, user).await?;
-    Ok(ok(Done::TRUE))
-}
-
-/// Runs a job that tells nothing but its end.
-async fn finish(app: &App, place: Place, job: Job, user: FileUser) -> Result<(), ApiError> {
-    let mut worker = app.engine.work(place, job, user).await?;
-    while worker.next().await?.is_some() {}
-    Ok(())
+    finish(app, place, Job::RemoveTree { path: from }, user).await
 }
 
 async fn chmod_in(
@@ -634,8 +627,7 @@ async fn chmod_in(
     let path = field_path("path", request.path, request.path_base64)?;
     let mode = octal(&request.mode)?;
     if request.recursive == Some(true) {
-        finish(app, place, Job::ChmodTree { path, mode }, user).await?;
-        return Ok(ok(Done::TRUE));
+        return finish(app, place, Job::ChmodTree { path, mode }, user).await;
     }
     app.engine.chmod_file(place, &path, user, mode).await?;
     Ok(ok(Done::TRUE))

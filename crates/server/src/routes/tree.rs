@@ -1,20 +1,15 @@
 //! Trees of files, in a session or in a workspace: what a worker does.
 
 use axum::extract::State;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use sandkasten_engine::work::{Entry, Item, Job, Kind, Match, Search};
-use sandkasten_engine::{FileUser, Place};
+use sandkasten_engine::work::{Item, Job, Match, Search};
+use sandkasten_engine::{FileUser, Place, described};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::files::{
-    CopyFiles, DirEntry, FileType, FoundLine, Globbed, Grepped, Listing,
-};
+use sandkasten_types::files::{CopyFiles, FoundLine, Globbed, Grepped, Listing};
 use sandkasten_types::limits::{
     BODY_BYTES_MAX, GLOB_LIMIT, GLOB_LIMIT_MAX, GREP_CONTEXT_MAX, GREP_LIMIT, GREP_LIMIT_MAX,
     LIST_BYTES_MAX, LIST_DEPTH_MAX, LIST_ENTRIES_MAX,
 };
 use sandkasten_types::session::Ok as Done;
-use sandkasten_types::time::rfc3339_nanos;
 use sandkasten_types::{Base64, ErrorCode};
 
 use crate::app::{Answer, App, SessionPath, WorkspacePath, ok};
@@ -82,7 +77,7 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
         if is_cut {
             break;
         }
-        entries.push(dir_entry(&above, entry));
+        entries.push(described(entry.meta, &below(&above, &entry.path)));
     }
     let truncated = is_cut || worker.is_truncated();
     let path = String::from_utf8_lossy(&path).into_owned();
@@ -324,30 +319,8 @@ async fn copy_in(
     finish(app, place, Job::Copy { from, to, recursive, overwrite }, user).await
 }
 
-/// Removes a file, or a directory with all that is in it.
-#[allow(dead_code, reason = "for the routes of single files")]
-pub(super) async fn remove(
-    app: &App,
-    place: Place,
-    path: Vec<u8>,
-    user: FileUser,
-) -> Result<Answer<Done>, ApiError> {
-    finish(app, place, Job::RemoveTree { path }, user).await
-}
-
-/// Gives a directory and all that is in it one mode.
-#[allow(dead_code, reason = "for the routes of single files")]
-pub(super) async fn chmod(
-    app: &App,
-    place: Place,
-    (path, mode): (Vec<u8>, u32),
-    user: FileUser,
-) -> Result<Answer<Done>, ApiError> {
-    finish(app, place, Job::ChmodTree { path, mode }, user).await
-}
-
 /// Runs a job that has nothing to tell. It ends where the client goes.
-async fn finish(
+pub(super) async fn finish(
     app: &App,
     place: Place,
     job: Job,
@@ -357,43 +330,6 @@ async fn finish(
     match worker.next().await? {
         None => Ok(ok(Done::TRUE)),
         Some(_) => Err(ApiError::internal("a job told what it has not to tell")),
-    }
-}
-
-fn dir_entry(above: &[u8], entry: Entry) -> DirEntry {
-    let Entry { path, meta } = entry;
-    let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
-    let whole = below(above, &path);
-    let (seconds, nanos) = meta.mtime;
-    DirEntry {
-        name: String::from_utf8_lossy(name).into_owned(),
-        is_dir: meta.kind == Kind::Dir,
-        path: String::from_utf8_lossy(&whole).into_owned(),
-        r#type: file_type(meta.kind),
-        size: meta.size,
-        mode: format!("{:04o}", meta.mode & 0o7777),
-        uid: meta.uid,
-        gid: meta.gid,
-        mtime: rfc3339_nanos(seconds, nanos),
-        target: meta.target.map(|target| String::from_utf8_lossy(&target).into_owned()),
-        name_base64: not_text(name),
-        path_base64: not_text(&whole),
-    }
-}
-
-/// What JSON can't say.
-fn not_text(bytes: &[u8]) -> Option<String> {
-    std::str::from_utf8(bytes).is_err().then(|| STANDARD.encode(bytes))
-}
-
-pub(super) fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::File => FileType::File,
-        Kind::Dir => FileType::Dir,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::Fifo,
-        Kind::Socket => FileType::Socket,
-        Kind::Device => FileType::Device,
     }
 }
 

@@ -11,7 +11,9 @@ use sandkasten_types::Base64;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::files::{FileType, WatchDatum};
 
-use super::tree::{below, file_type, said, shown, top};
+use sandkasten_engine::file_type;
+
+use super::tree::{below, said, shown, top};
 use crate::app::{App, SessionPath, WorkspacePath};
 use crate::error::ApiError;
 use crate::query::Query;

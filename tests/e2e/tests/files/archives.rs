@@ -46,10 +46,6 @@ fn is_contained(make: impl Fn(&Canary) -> Hostile) {
     let workspace = Workspace::new(&lab, "f14");
     let session = workspace.session();
     for files in [Files::of(&session), workspace.files()] {
-        if !files.has("PUT", "/archive") {
-            println!("no archives yet at {}", files.base);
-            continue;
-        }
         session.run("rm -rf target; mkdir target; echo mine > beside");
         let target = files.url(&format!("/archive?path={}", escape("target")));
         let answer = lab.client.request("PUT", &target).body(make(&canary).finish()).send();
