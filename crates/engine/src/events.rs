@@ -91,7 +91,7 @@ impl Engine {
             while let Some(given) = pull.next().await {
                 match given {
                     Given::Record(record, _) => output.push(record.stream, &record.data),
-                    Given::Gap(gap) => output.gap(gap.bytes),
+                    Given::Gap(gap) => output.gap(&gap),
                     Given::End(_) => break,
                     Given::Failed(error) => return Err(error),
                 }

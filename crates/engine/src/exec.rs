@@ -95,7 +95,7 @@ impl ExecHandle {
                     continue;
                 }
                 Some(Given::Gap(gap)) => {
-                    collected.gap(gap.bytes);
+                    collected.gap(&gap);
                     continue;
                 }
                 Some(Given::End(over)) => {

@@ -2,7 +2,7 @@
 
 use sandkasten_protocol::{OutputMode, Stream};
 use sandkasten_types::Base64;
-use sandkasten_types::exec::ExecOutput;
+use sandkasten_types::exec::{ExecOutput, Gap};
 
 use super::cap::HeadTail;
 use super::{Blocking, Cleaning};
@@ -13,6 +13,8 @@ pub(crate) struct Collected {
     output: Field,
     /// stdout and stderr, where they are asked for.
     apart: Option<Box<[Field; 2]>>,
+    /// Where the gap begins that was told last, and how many bytes from there on are accounted for.
+    gap: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -29,10 +31,13 @@ impl Collected {
             None => Field::Bytes(HeadTail::new(usize::try_from(cap).unwrap_or(usize::MAX))),
         };
         let apart = (mode == OutputMode::Split).then(|| Box::new([field(), field()]));
-        Self { output: field(), apart }
+        Self { output: field(), apart, gap: None }
     }
 
     pub(crate) fn push(&mut self, stream: Stream, data: &[u8]) {
+        if let Some((_, known)) = &mut self.gap {
+            *known += data.len() as u64;
+        }
         self.output.push(data);
         if let Some(apart) = &mut self.apart {
             let [stdout, stderr] = &mut **apart;
@@ -40,8 +45,13 @@ impl Collected {
         }
     }
 
-    /// So many bytes are missing, of whichever stream.
-    pub(crate) fn gap(&mut self, bytes: u64) {
+    /// Bytes are missing, of whichever stream. Of a command that still writes the gap grows, and is told
+    /// whole each time: only what is new of it counts.
+    pub(crate) fn gap(&mut self, gap: &Gap) {
+        let known =
+            self.gap.filter(|(from, _)| *from == gap.from_seq).map_or(0, |(_, known)| known);
+        self.gap = Some((gap.from_seq, gap.bytes.max(known)));
+        let bytes = gap.bytes.saturating_sub(known);
         self.output.gap(bytes);
         for field in self.apart.iter_mut().flat_map(|apart| apart.iter_mut()) {
             field.gap(bytes);
@@ -130,7 +140,7 @@ mod test {
         for cleaning in [Some(Cleaning::Full), None] {
             let mut all = Collected::new(OutputMode::Merged, cleaning, 1000);
             all.push(Stream::Output, b"one\r");
-            all.gap(50);
+            all.gap(&gap(2, 3, 50));
             all.push(Stream::Output, b"two\n");
             let (output, truncated) = all.finish();
             let bytes = match output.output {
@@ -140,5 +150,25 @@ mod test {
             let want = "one\r\n[… 50 bytes left out …]\ntwo\n";
             assert_eq!((String::from_utf8(bytes).unwrap().as_str(), truncated), (want, true));
         }
+    }
+
+    fn gap(from_seq: u64, to_seq: u64, bytes: u64) -> Gap {
+        Gap { bytes, from_seq, to_seq, seq: to_seq }
+    }
+
+    #[test]
+    fn a_gap_that_grows_is_counted_once() {
+        let mut all = Collected::new(OutputMode::Merged, None, 1000);
+        all.push(Stream::Output, b"begin\n");
+        all.gap(&gap(2, 5, 40));
+        all.push(Stream::Output, b"six\n");
+        // What was read of it before is not missing.
+        all.gap(&gap(2, 9, 60));
+        all.gap(&gap(2, 9, 60));
+        all.push(Stream::Output, b"end\n");
+        let bytes = all.finish().0.output_base64.unwrap().0;
+        let text = String::from_utf8(bytes).unwrap();
+        // There is one marker: what stands before the last gap is left out with it.
+        assert_eq!(text, "begin\n[… 60 bytes left out …]\nend\n");
     }
 }
