@@ -23,9 +23,12 @@ use crate::error::FileFault;
 use crate::host::Host;
 use crate::raw::{Etag, Lease};
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::{NewFile, WorkspaceError, WriteOptions, sync_up};
+use crate::workspace::{NewFile, WorkspaceError, Workspaces, WriteOptions, sync_up};
 use crate::workspaces::{self, file_error, workspace_call};
 use sandkasten_files::identity;
+
+/// A file of so many bytes is sent to init as a whole.
+const SMALL_BYTES_MAX: usize = sandkasten_protocol::DATA_BYTES_MAX / 2;
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,9 +168,11 @@ impl SessionFile {
             Durability::Rename => None,
             Durability::Fsync => Some(self.sync(&path).await?),
         };
-        self.committed = true;
         let op = FileOp::Commit { token: self.token };
-        match ask(&self.commands, op).await {
+        let answer = ask(&self.commands, op).await;
+        // One that was not even asked for is still to be aborted.
+        self.committed = !matches!(answer, Err(Error::Overloaded(_)));
+        match answer {
             Ok((FileDone::Done, _)) => {
                 if let Some(dir) = dir {
                     sync_names(dir, path).await?;
@@ -179,8 +184,6 @@ impl SessionFile {
             Ok(_) => Err(Error::Internal("init answered a commit with a file".into())),
             // init names no path for a commit.
             Err(Error::File { fault, .. }) => Err(Error::File { path, fault }),
-            // Whether it is in its place is not known: no "try again, nothing happened".
-            Err(Error::Overloaded(text)) => Err(Error::Internal(text)),
             Err(error) => Err(error),
         }
     }
@@ -240,6 +243,29 @@ pub(crate) async fn create_in_session(
     Ok(FileWriter { asked: shown, path, inside: Some(Inside::Session(file)) })
 }
 
+/// Writes a file of a session. A small one goes to init with the call.
+pub(crate) async fn put_in_session(
+    session: &Handle,
+    request: CreateFile,
+    pieces: Vec<Bytes>,
+    durability: Durability,
+) -> Result<Etag, Error> {
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    if bytes > SMALL_BYTES_MAX || durability == Durability::Fsync {
+        let mut file = create_in_session(session, request, durability).await?;
+        file.write_all(pieces).await?;
+        return file.commit().await;
+    }
+    let CreateFile { path, user, mode, parents, expect } = request;
+    check_path(&path)?;
+    let op = FileOp::Put { path, user, mode, parents, expect, data: pieces.concat() };
+    let reply = ask(&session.commands, op).await;
+    match reply.map_err(|error| session_gone(session, error))? {
+        (FileDone::Written(identity), _) => Ok(Etag(identity)),
+        _ => Err(Error::Internal("init answered a put with something else".into())),
+    }
+}
+
 /// Reads a file of a session.
 pub(crate) async fn read_in_session(
     session: &Handle,
@@ -259,30 +285,52 @@ pub(crate) async fn read_in_session(
     read.map_err(|error| Error::internal("reading a file", error))?
 }
 
+/// The path as messages have it, and what begins a file in a workspace, which is there by then.
+async fn begun_in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    request: CreateFile,
+) -> Result<(String, impl FnOnce(&Workspaces) -> Result<NewFile, WorkspaceError> + use<>), Error> {
+    workspaces::check_policy(host)?;
+    {
+        let _gate = host.workspace_gate.lock().await;
+        workspaces::make(host, id).await?;
+    }
+    let CreateFile { path, mode, parents, expect, user: _ } = request;
+    let options = WriteOptions { mode, parents, durability: host.config.durability, expect };
+    let (id, shown) = (id.clone(), shown(&path));
+    Ok((shown, move |workspaces: &Workspaces| workspaces.create_file(&id, &path, options)))
+}
+
 /// Begins a file in a workspace, which is made where there is none.
 pub(crate) async fn create_in_workspace(
     host: &Arc<Host>,
     id: &WorkspaceId,
     request: CreateFile,
 ) -> Result<FileWriter, Error> {
-    workspaces::check_policy(host)?;
-    {
-        let _gate = host.workspace_gate.lock().await;
-        workspaces::make(host, id).await?;
-    }
-    let CreateFile { path: asked, mode, parents, expect, user: _ } = request;
-    let options = WriteOptions { mode, parents, durability: host.config.durability, expect };
-    let (which, path) = (id.clone(), asked.clone());
-    let begin = move |workspaces: &crate::workspace::Workspaces| {
-        workspaces.create_file(&which, &path, options)
-    };
-    let asked = shown(&asked);
+    let (asked, begin) = begun_in_workspace(host, id, request).await?;
     let file = workspace_call(host, &asked, begin).await?;
     Ok(FileWriter {
         path: file.path().to_owned(),
         asked,
         inside: Some(Inside::Workspace(Box::new(file))),
     })
+}
+
+/// Writes a file of a workspace, which is made where there is none.
+pub(crate) async fn put_in_workspace(
+    host: &Arc<Host>,
+    id: &WorkspaceId,
+    request: CreateFile,
+    pieces: Vec<Bytes>,
+) -> Result<Etag, Error> {
+    let (shown, begin) = begun_in_workspace(host, id, request).await?;
+    let put = move |workspaces: &Workspaces| {
+        let mut file = begin(workspaces)?;
+        pieces.iter().try_for_each(|piece| file.write(piece))?;
+        file.commit()
+    };
+    workspace_call(host, shown, put).await.map(Etag)
 }
 
 /// Reads a file of a workspace.
@@ -294,9 +342,7 @@ pub(crate) async fn read_in_workspace(
 ) -> Result<FileRead, Error> {
     workspaces::must_exist(host, id).await?;
     let (which, path_in) = (id.clone(), path.to_owned());
-    let read = move |workspaces: &crate::workspace::Workspaces| {
-        workspaces.read_file(&which, &path_in, max_bytes)
-    };
+    let read = move |workspaces: &Workspaces| workspaces.read_file(&which, &path_in, max_bytes);
     workspace_call(host, shown(path), read).await
 }
 

@@ -44,6 +44,7 @@ mod testing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, WorkspacePolicy};
 pub use error::{Ended, Error, FileFault, StartError};
 pub use events::{EventsFrom, ExecEvents, Follow};
@@ -294,6 +295,26 @@ impl Engine {
                 files::create_in_session(&session, request, host.config.durability).await
             }
             Place::Workspace(id) => files::create_in_workspace(host, &id, request).await,
+        }
+    }
+
+    /// Writes a file whose bytes are all there, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::File`], and those of the place.
+    pub async fn put_file(
+        &self,
+        place: Place,
+        request: CreateFile,
+        pieces: Vec<Bytes>,
+    ) -> Result<Etag, Error> {
+        let host = &self.0.host;
+        match place {
+            Place::Session(id) => {
+                let session = self.living(&id).await?;
+                files::put_in_session(&session, request, pieces, host.config.durability).await
+            }
+            Place::Workspace(id) => files::put_in_workspace(host, &id, request, pieces).await,
         }
     }
 

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 use rustix::thread::CapabilitySet;
+use sandkasten_files::identity;
 use sandkasten_protocol::{Expect, FileDone, FileFault, FileOp, FileUser, Parents, id};
 
 use crate::lookup::{self, Follow, Place, fault};
@@ -33,6 +34,9 @@ pub(crate) struct Files {
     pending: BTreeMap<u32, Pending>,
     next_token: u32,
     workers: Workers,
+    /// Files that others have replaced, open until the answer has left: the last close of one gives its
+    /// blocks back, which may wait for the disk.
+    replaced: Vec<OwnedFd>,
 }
 
 /// A temporary file.
@@ -50,7 +54,18 @@ type Answer = Result<(FileDone, Option<OwnedFd>), FileFault>;
 
 impl Files {
     pub(crate) fn new(user: Ids) -> Self {
-        Self { user, pending: BTreeMap::new(), next_token: 1, workers: Workers::default() }
+        Self {
+            user,
+            pending: BTreeMap::new(),
+            next_token: 1,
+            workers: Workers::default(),
+            replaced: Vec::new(),
+        }
+    }
+
+    /// The answers have left.
+    pub(crate) fn let_go(&mut self) {
+        self.replaced.clear();
     }
 
     /// Does one operation; a descriptor goes with the answer where it says so.
@@ -71,6 +86,12 @@ impl Files {
             FileOp::Create { path, user, mode, parents, expect } => {
                 let user = self.ids(user);
                 self.create(world, &path, user, (mode, parents, expect))
+            }
+            FileOp::Put { path, user, mode, parents, expect, data } => {
+                let how = (mode, parents, expect);
+                let pending = lookup::absolute(&path)
+                    .and_then(|path| Pending::begin(world, &path, self.ids(user), how));
+                pending.and_then(|pending| self.put(world, &pending, &data))
             }
             FileOp::Commit { token } => self.commit(world, token),
             FileOp::Abort { token } => self.abort(world, token),
@@ -134,22 +155,14 @@ impl Files {
         world: &World,
         path: &[u8],
         user: Ids,
-        (mode, parents, expect): (Option<u32>, Parents, Expect),
+        how: (Option<u32>, Parents, Expect),
     ) -> Answer {
         if self.pending.len() >= PENDING_MAX {
             return Err(FileFault::Busy);
         }
         let path = lookup::absolute(path)?;
-        let temporary = temporary_name()?;
-        let (place, file) = world.rights.act_as(user, || {
-            let place = lookup::place(&path, parents)?;
-            names::judge(&expect, check_writable(&place)?.as_ref())?;
-            let file = make_temporary(&place, &temporary)?;
-            Ok((place, file))
-        })?;
-        let ours = rustix::io::fcntl_dupfd_cloexec(&file, 0);
-        let pending = Pending { user, place, temporary, file, mode, expect };
-        let Ok(theirs) = ours else {
+        let pending = Pending::begin(world, &path, user, how)?;
+        let Ok(theirs) = rustix::io::fcntl_dupfd_cloexec(&pending.file, 0) else {
             pending.remove(world);
             return Err(FileFault::Busy);
         };
@@ -159,10 +172,27 @@ impl Files {
         Ok((FileDone::Created { token, path }, Some(theirs)))
     }
 
+    /// Fills a file and puts it in its place.
+    fn put(&mut self, world: &World, pending: &Pending, data: &[u8]) -> Answer {
+        let written = write_all(&pending.file, data).map_err(fault);
+        let done = written.and_then(|()| pending.commit(world)).and_then(|replaced| {
+            self.replaced.extend(replaced);
+            let stat = rustix::fs::fstat(&pending.file).map_err(fault)?;
+            Ok((FileDone::Written(identity(&stat)), None))
+        });
+        if done.is_err() {
+            pending.remove(world);
+        }
+        done
+    }
+
     fn commit(&mut self, world: &World, token: u32) -> Answer {
         let pending = self.pending.remove(&token).ok_or(FileFault::UnknownToken)?;
         match pending.commit(world) {
-            Ok(()) => Ok((FileDone::Done, None)),
+            Ok(replaced) => {
+                self.replaced.extend(replaced);
+                Ok((FileDone::Done, None))
+            }
             Err(fault) => {
                 pending.remove(world);
                 Err(fault)
@@ -186,22 +216,51 @@ impl Files {
     }
 }
 
+fn write_all(file: &OwnedFd, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        match rustix::io::write(file, data) {
+            Ok(length) => data = data.get(length..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 impl Pending {
-    /// Judges the place again, since the upload may have taken long, and puts the file there.
-    fn commit(&self, world: &World) -> Result<(), FileFault> {
+    fn begin(
+        world: &World,
+        path: &[u8],
+        user: Ids,
+        (mode, parents, expect): (Option<u32>, Parents, Expect),
+    ) -> Result<Self, FileFault> {
+        let temporary = temporary_name()?;
+        let (place, file) = world.rights.act_as(user, || {
+            let place = lookup::place(path, parents)?;
+            let existing = check_writable(&place)?;
+            names::judge(&expect, existing.as_ref().map(|(_, stat)| stat))?;
+            let file = make_temporary(&place, &temporary)?;
+            Ok((place, file))
+        })?;
+        Ok(Self { user, place, temporary, file, mode, expect })
+    }
+
+    /// Judges the place again, since the upload may have taken long, and puts the file there. Gives the
+    /// one that was there.
+    fn commit(&self, world: &World) -> Result<Option<OwnedFd>, FileFault> {
         let existing = world.rights.act_as(self.user, || {
             self.check_temporary()?;
             let existing = check_writable(&self.place)?;
-            names::judge(&self.expect, existing.as_ref())?;
+            names::judge(&self.expect, existing.as_ref().map(|(_, stat)| stat))?;
             Ok(existing)
         })?;
         let mode = match (&existing, self.mode) {
             (_, Some(mode)) => mode & MODE_BITS,
             (None, None) => NEW_FILE_MODE,
-            (Some(stat), None) if self.user.uid == id::ROOT => stat.st_mode & MODE_BITS,
-            (Some(stat), None) => stat.st_mode & KEPT_MODE_BITS,
+            (Some((_, stat)), None) if self.user.uid == id::ROOT => stat.st_mode & MODE_BITS,
+            (Some((_, stat)), None) => stat.st_mode & KEPT_MODE_BITS,
         };
-        if let Some(stat) = existing {
+        if let Some((_, stat)) = &existing {
             self.give_to(world, stat.st_uid, stat.st_gid)?;
         }
         // After the change of owner, which clears set-id bits and takes the right to do this.
@@ -217,7 +276,8 @@ impl Pending {
                 Expect::Anything | Expect::Something | Expect::OneOf(_) => RenameFlags::empty(),
             };
             rustix::fs::renameat_with(dir, self.temporary.as_str(), dir, name, flags).map_err(fault)
-        })
+        })?;
+        Ok(existing.map(|(file, _)| file))
     }
 
     fn give_to(&self, world: &World, uid: u32, gid: u32) -> Result<(), FileFault> {
@@ -264,12 +324,12 @@ fn open_for_reading(path: &[u8]) -> Answer {
 }
 
 /// Refuses what open(2) for writing would refuse. Gives the file that will be replaced.
-fn check_writable(place: &Place) -> Result<Option<rustix::fs::Stat>, FileFault> {
+fn check_writable(place: &Place) -> Result<Option<(OwnedFd, Stat)>, FileFault> {
     let Some(existing) = place.existing()? else { return Ok(None) };
     let stat = lookup::regular(&existing)?;
     match lookup::reopen(&existing, OFlags::WRONLY) {
         // A program that runs can't be written, but it can be replaced.
-        Ok(_) | Err(Errno::TXTBSY) => Ok(Some(stat)),
+        Ok(_) | Err(Errno::TXTBSY) => Ok(Some((existing, stat))),
         Err(errno) => Err(fault(errno)),
     }
 }

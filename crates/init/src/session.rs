@@ -192,6 +192,7 @@ impl Session {
             self.proceed();
             self.world.link.flush(&self.world.poller);
         }
+        self.files.let_go();
         self.note_link_change();
         self.runs.look_at_link(&self.world);
     }

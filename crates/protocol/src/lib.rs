@@ -32,7 +32,7 @@ pub use identity::{Expect, Identity};
 pub use message::*;
 
 /// Version of everything in this crate. Both sides refuse another one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Bytes of output, or of stdin, in one frame.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;

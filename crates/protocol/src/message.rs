@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::identity::Expect;
+use crate::identity::{Expect, Identity};
 use crate::work::Meta;
 
 /// Bytes that need not be UTF-8: paths, commands, output.
@@ -411,6 +411,16 @@ pub enum FileOp {
         parents: Parents,
         expect: Expect,
     },
+    /// Makes a file with this data, [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes at most, and puts it in its
+    /// place in one step; answered by [`FileDone::Written`].
+    Put {
+        path: Bytes,
+        user: FileUser,
+        mode: Option<u32>,
+        parents: Parents,
+        expect: Expect,
+        data: Bytes,
+    },
     /// Puts the temporary file in its place, if what is there still is what was expected.
     Commit {
         token: u32,
@@ -482,6 +492,8 @@ pub enum FileDone {
     },
     Done,
     Found(Meta),
+    /// Which contents the file has now.
+    Written(Identity),
 }
 
 /// A file operation that did not.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandkasten_types::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, DRAIN_SECONDS};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -17,6 +18,10 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// Connections that may wait to be accepted; the kernel's own limit is 4096. With the usual 128 a burst
 /// overflows it, and who does not fit tries again only after a second.
 const BACKLOG: i32 = 4096;
+/// Bytes of answers that the kernel takes of a connection before the last ones have left. Without a bound
+/// it takes 4 MiB for a client that reads nothing, and the daemon makes them. What is under way to a client
+/// that reads does not count. See `TCP_NOTSENT_LOWAT`, tcp(7).
+const UNSENT_BYTES_MAX: u32 = 256 * 1024;
 /// How long to leave the listener alone when the host is out of descriptors or memory. There is no
 /// event that says there are some again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -32,6 +37,8 @@ struct Places {
 /// most.
 pub(crate) async fn run(listener: TcpListener, edge: Arc<Edge>) -> io::Result<()> {
     rustix::net::listen(&listener, BACKLOG)?;
+    // Connections inherit it.
+    SockRef::from(&listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     let places = Places {
         served: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         refused: Arc::new(Semaphore::new(CONNECTIONS_REFUSED_MAX)),

@@ -93,6 +93,15 @@ pub fn anonymous_bytes(pid: u32) -> u64 {
     text.trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }
 
+/// Bytes that the kernel holds for the TCP connections of this network namespace.
+#[must_use]
+pub fn tcp_buffer_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let tcp = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
+    let pages = tcp.rsplit(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
 /// A namespace of a process, such as `pid:[4026531836]`; empty where the process is gone.
 #[must_use]
 pub fn namespace(pid: u32, kind: &str) -> String {

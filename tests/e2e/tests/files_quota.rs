@@ -266,8 +266,10 @@ fn kill_all(lab: &mut Lab) {
 fn a_workspace_with_a_quota_survives_the_daemon_and_is_shared() {
     let Some(mut lab) = lab_with("image") else { return };
     assert_eq!(quota(&lab, "shared", 64).status(), 201);
-    let before = write_outside(&lab, "shared", "outside", "0");
-    before.ok(200);
+    for text in ["once", "twice", "0"] {
+        write_outside(&lab, "shared", "outside", text).ok(200);
+    }
+    assert_eq!(read_outside(&lab, "shared", "outside"), b"0");
     let first = {
         let session = lab.session(&json!({ "workspace_id": "shared" }));
         session.run("for i in $(seq 50); do echo before > /workspace/first-$i; done");
@@ -365,7 +367,7 @@ fn a_quota_for_a_workspace_with_files() {
     session.run("head -c 30000000 /dev/urandom > /workspace/large");
     assert_eq!(session.delete().status(), 200);
     quota(&lab, "grown", 16).error(507, "NO_SPACE");
-    assert_eq!(host::names(&lab.data_dir.join("workspaces")), ["grown"]);
+    assert_eq!(host::names(&lab.data_dir.join("workspaces")), [".staging", "grown"]);
     let session = lab.session(&json!({ "workspace_id": "grown", "user": "root" }));
     assert_eq!(session.run("wc -c < /workspace/large").trim(), "30000000");
     session.run("rm /workspace/large");

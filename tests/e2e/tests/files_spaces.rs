@@ -269,7 +269,8 @@ fn f_12_what_is_no_id_is_refused_everywhere() {
     }
     assert_eq!(listed(&lab), ["sandkasten-ws-user", "user", "user2", "ws-user"]);
     let names = host::names(&lab.data_dir.join("workspaces"));
-    assert_eq!(names.len(), 4, "{names:?}");
+    // Theirs and the staging directory.
+    assert_eq!(names.len(), 5, "{names:?}");
     assert!(tree(&Space::of(&lab, "user").dir()).is_empty());
 }
 
@@ -730,7 +731,7 @@ fn fsync_puts_files_and_names_on_disk_in_order() {
         ("and above", "fsync", &format!("{top}/a>")),
         ("up to the workspace", "fsync", &format!("{top}>")),
         ("the second file", "fsync", &format!("{top}/a/b/#")),
-        ("beside the first", "linkat", ".sandkasten-"),
+        ("gets a name that nobody sees", "linkat", "/workspaces/.staging>"),
         ("takes its place", "renameat|renameat2", "\"new\""),
         ("in the directory", "fsync", &format!("{top}/a/b>")),
         ("a delete takes the name away", "renameat2", "\".deleting-synced\""),

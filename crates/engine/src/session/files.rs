@@ -17,6 +17,15 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Operations of one session that may wait for init at once.
 const PENDING_MAX: usize = 64;
 
+/// What an operation leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Nothing that its caller could not ask for again.
+    None,
+    /// A file that is another one now: whoever isn't answered does not know.
+    Change,
+}
+
 /// What a file operation gave.
 pub(crate) type FileReply = Result<(FileDone, Option<OwnedFd>), Error>;
 
@@ -32,6 +41,7 @@ struct Pending {
     /// `None`: the caller has been told that it takes too long.
     reply: Option<oneshot::Sender<FileReply>>,
     path: String,
+    effect: Effect,
     deadline: Instant,
     /// Nobody ever waited for it: what an upload of a hundred files cleans up is no queue of callers.
     quiet: bool,
@@ -49,21 +59,24 @@ impl Files {
             drop(reply.send(Err(Error::Overloaded(text))));
             return None;
         }
-        let path = match &op {
-            FileOp::Read { path, .. } | FileOp::Create { path, .. } => {
-                String::from_utf8_lossy(path).into_owned()
+        let (path, effect): (&[u8], _) = match &op {
+            FileOp::Read { path, .. } | FileOp::Create { path, .. } | FileOp::Stat { path, .. } => {
+                (path, Effect::None)
             }
-            FileOp::Work { job, .. } => String::from_utf8_lossy(job.path()).into_owned(),
-            FileOp::Stat { path, .. }
+            FileOp::Work { job, .. } => (job.path(), Effect::None),
+            FileOp::Put { path, .. }
             | FileOp::MakeDir { path, .. }
             | FileOp::Move { from: path, .. }
             | FileOp::Chmod { path, .. }
-            | FileOp::Remove { path, .. } => String::from_utf8_lossy(path).into_owned(),
-            FileOp::Commit { .. } | FileOp::Abort { .. } | FileOp::OpenDir { .. } => String::new(),
+            | FileOp::Remove { path, .. } => (path, Effect::Change),
+            FileOp::Commit { .. } => (b"", Effect::Change),
+            FileOp::Abort { .. } | FileOp::OpenDir { .. } => (b"", Effect::None),
         };
+        let path = String::from_utf8_lossy(path).into_owned();
         let tag = self.tag();
         let deadline = Instant::now() + DEADLINE;
-        self.pending.insert(tag, Pending { reply: Some(reply), path, deadline, quiet: false });
+        let pending = Pending { reply: Some(reply), path, effect, deadline, quiet: false };
+        self.pending.insert(tag, pending);
         Some(ToInit::File { tag, op })
     }
 
@@ -71,7 +84,8 @@ impl Files {
     pub(super) fn begin_quietly(&mut self, op: FileOp) -> ToInit {
         let tag = self.tag();
         let deadline = Instant::now() + DEADLINE;
-        let pending = Pending { reply: None, path: String::new(), deadline, quiet: true };
+        let (path, effect) = (String::new(), Effect::None);
+        let pending = Pending { reply: None, path, effect, deadline, quiet: true };
         self.pending.insert(tag, pending);
         ToInit::File { tag, op }
     }
@@ -112,7 +126,11 @@ impl Files {
         for pending in self.pending.values_mut().filter(|one| one.deadline <= now) {
             if let Some(reply) = pending.reply.take() {
                 let text = format!("no answer from the session in {} s", DEADLINE.as_secs());
-                drop(reply.send(Err(Error::Overloaded(text))));
+                drop(reply.send(Err(match pending.effect {
+                    Effect::None => Error::Overloaded(text),
+                    // No "try again, nothing happened".
+                    Effect::Change => Error::Internal(text),
+                })));
             }
         }
     }

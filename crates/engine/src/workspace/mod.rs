@@ -28,6 +28,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid};
 use rustix::io::Errno;
@@ -47,6 +48,8 @@ use crate::{Durability, FileFault, FileRead, LastLink, Target};
 
 /// Begins the name of a directory that is to become a workspace. No id begins so.
 const NEW: &str = ".new-";
+/// Where files are that take the place of others. No id is so.
+const STAGING: &str = ".staging";
 /// Stands before the id of a workspace that is being deleted.
 const WITHDRAWN: &str = ".deleting-";
 
@@ -55,6 +58,8 @@ const WITHDRAWN: &str = ".deleting-";
 pub struct Workspaces {
     dir: Beneath,
     trash: Trash,
+    /// Where files wait for the step that puts them in their place.
+    staging: Arc<Beneath>,
     copying: limit::Copying,
 }
 
@@ -90,7 +95,8 @@ impl Workspaces {
         let data = Beneath::open(data_dir)?;
         let dir = data.create_dirs(Path::new("workspaces"), (0, 0), Mode::RWXU)?;
         let trash = Trash::open(data_dir)?;
-        let workspaces = Self { dir, trash, copying: limit::Copying::default() };
+        let staging = Arc::new(dir.create_dirs(Path::new(STAGING), (0, 0), Mode::RWXU)?);
+        let workspaces = Self { dir, trash, staging, copying: limit::Copying::default() };
         workspaces.sweep_copies()?;
         Ok(workspaces)
     }
@@ -259,7 +265,7 @@ impl Workspaces {
         path: &[u8],
         options: WriteOptions,
     ) -> Result<NewFile, WorkspaceError> {
-        write::begin(self.place(id)?, path, options)
+        write::begin(self.place(id)?, path, options, Arc::clone(&self.staging))
     }
 
     /// The first `max_bytes` of a regular file.

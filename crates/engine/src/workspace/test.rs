@@ -84,7 +84,9 @@ impl Lab {
     fn assert_outside_untouched(&self) {
         assert_eq!(std::fs::read_to_string(self.dir.path().join("canary")).unwrap(), "host");
         let count = |dir: &str| std::fs::read_dir(self.dir.path().join(dir)).unwrap().count();
-        assert_eq!((count("."), count("data/workspaces")), (2, 1));
+        // The workspace and the staging directory.
+        assert_eq!((count("."), count("data/workspaces")), (2, 2));
+        assert_eq!(count("data/workspaces/.staging"), 0);
     }
 }
 
@@ -287,6 +289,35 @@ fn what_is_no_file_has_its_own_error() {
     assert_eq!(lab.list("nope").unwrap_err(), FileFault::NotFound);
     let must_exist = WriteOptions { parents: Parents::MustExist, ..REPLACE };
     assert_eq!(lab.write_with("no/x", "x", must_exist), Err(FileFault::NotFound));
+}
+
+/// Whoever looks between the two steps of an overwrite sees no name but the file's own.
+#[test]
+fn an_overwrite_makes_no_other_name() {
+    use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+    let lab = Lab::new();
+    lab.write("file", "old").unwrap();
+    let watch = inotify::init(CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, lab.at(""), WatchFlags::CREATE | WatchFlags::MOVE).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(&watch, &mut buffer);
+    let mut names = || {
+        let mut names = Vec::new();
+        while let Ok(event) = reader.next() {
+            names.push(event.file_name().unwrap().to_owned());
+        }
+        names
+    };
+    lab.write("file", "new").unwrap();
+    assert_eq!(names(), [c"file"]);
+    // What a killed daemon has left is in nobody's way.
+    std::fs::write(lab.dir.path().join("data/workspaces/.staging/staged"), "torn").unwrap();
+    lab.write("file", "newer").unwrap();
+    assert_eq!(names(), [c"file"]);
+    assert_eq!(std::fs::read_to_string(lab.at("file")).unwrap(), "newer");
+    let staging = lab.dir.path().join("data/workspaces/.staging");
+    assert_eq!(std::fs::read_dir(staging).unwrap().count(), 0);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Writes a file of a workspace: into a file without a name, which takes its place in one step.
 //!
 //! Invariant: a reader sees the old file or the new one, whole; whenever we are killed, nothing is
-//! left but one of them.
+//! left in the workspace but one of them. (In an image, which is a file system of its own, the new one may
+//! be left beside under a name of ours.)
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -27,6 +29,7 @@ use crate::{Durability, FileFault};
 pub struct NewFile {
     file: OwnedFd,
     spot: Spot,
+    staging: Arc<Beneath>,
     /// Holds the workspace: its files are not copied away meanwhile.
     _place: Place,
     shown: Vec<u8>,
@@ -39,11 +42,15 @@ pub struct NewFile {
 /// this API goes.
 static COMMITS: Mutex<()> = Mutex::new(());
 
+/// The name of a file in the staging directory, for the moment before it takes its place.
+const STAGED: &str = "staged";
+
 /// Finds the place, checks that the session user may write there, and opens a file without a name.
 pub(super) fn begin(
     place: Place,
     text: &[u8],
     options: WriteOptions,
+    staging: Arc<Beneath>,
 ) -> Result<NewFile, WorkspaceError> {
     let path = path::parse(text)?;
     fault::point("write: begin")?;
@@ -55,7 +62,8 @@ pub(super) fn begin(
     let file = spot.dir.open_file(Path::new("."), flags, Mode::RUSR | Mode::WUSR)?;
     let mode = options.mode.or(old_mode).unwrap_or(0o644) & 0o1777;
     let WriteOptions { durability, expect, .. } = options;
-    Ok(NewFile { file, spot, _place: place, shown: path.shown, mode, durability, expect })
+    let shown = path.shown;
+    Ok(NewFile { file, spot, staging, _place: place, shown, mode, durability, expect })
 }
 
 /// The mode of a file that is to be replaced: refused where open(2) for writing would be.
@@ -124,12 +132,12 @@ impl NewFile {
 
     fn put(&self) -> Result<(), WorkspaceError> {
         let _one = COMMITS.lock().unwrap_or_else(PoisonError::into_inner);
-        let Spot { dir, name, stat, top: _ } = &self.spot;
+        let Spot { name, stat, .. } = &self.spot;
         if self.expect != Expect::Anything {
             judge(&self.expect, self.spot.now()?.as_ref())?;
         }
         if stat.is_none() {
-            match self.link(name) {
+            match self.link(&self.spot.dir, name) {
                 Err(Errno::EXIST) if self.expect == Expect::Nothing => {
                     return Err(FileFault::AlreadyExists.into());
                 }
@@ -137,15 +145,36 @@ impl NewFile {
                 answer => return Ok(answer?),
             }
         }
-        // A name that nobody can guess, for the moment between the two steps.
+        // Only what has a name can take another's place: it gets one where no box and no caller sees it.
+        let staged = OsStr::new(STAGED);
+        let mut link = self.link(&self.staging, staged);
+        if link == Err(Errno::EXIST) {
+            // One that was killed between the two steps has left it.
+            rustix::fs::unlinkat(&*self.staging, staged, AtFlags::empty())?;
+            link = self.link(&self.staging, staged);
+        }
+        match link {
+            Ok(()) => self.rename_from(&self.staging, staged),
+            Err(Errno::XDEV) => self.replace_beside(),
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    fn replace_beside(&self) -> Result<(), WorkspaceError> {
+        // Nobody can guess it for the moment between the two steps.
         let beside = format!(".sandkasten-{}", random_hex().map_err(io::Error::other)?);
-        self.link(beside.as_ref())?;
+        self.link(&self.spot.dir, beside.as_ref())?;
+        self.rename_from(&self.spot.dir, beside.as_ref())
+    }
+
+    fn rename_from(&self, dir: &Beneath, staged: &OsStr) -> Result<(), WorkspaceError> {
         let renamed = match fault::point("write: replace") {
-            Ok(()) => rustix::fs::renameat(dir, &beside, dir, name).map_err(WorkspaceError::from),
+            Ok(()) => rustix::fs::renameat(dir, staged, &self.spot.dir, &self.spot.name)
+                .map_err(WorkspaceError::from),
             Err(error) => Err(error.into()),
         };
         if renamed.is_err() {
-            match rustix::fs::unlinkat(dir, &beside, AtFlags::empty()) {
+            match rustix::fs::unlinkat(dir, staged, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(err) => return Err(err.into()),
             }
@@ -153,10 +182,9 @@ impl NewFile {
         renamed
     }
 
-    fn link(&self, name: &std::ffi::OsStr) -> Result<(), Errno> {
+    fn link(&self, dir: &Beneath, name: &OsStr) -> Result<(), Errno> {
         let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let flags = AtFlags::SYMLINK_FOLLOW;
-        rustix::fs::linkat(rustix::fs::CWD, file, self.spot.dir.as_fd(), name, flags)
+        rustix::fs::linkat(rustix::fs::CWD, file, dir, name, AtFlags::SYMLINK_FOLLOW)
     }
 }
 

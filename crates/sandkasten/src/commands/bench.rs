@@ -23,10 +23,10 @@ use crate::output::table;
 ///
 /// Tiers of a session of their own each: `cold` creates it and waits for its first result, `create`
 /// and `first_exec` are its parts, `destroy` deletes it. Tiers of one session that lives through all
-/// of them, for what a command costs in a session that is there: `exec` runs `true` in its shell,
-/// `stream` does so as a stream, `program` runs /bin/true there, `process` does so beside the shell,
-/// `healthz` is the cost of HTTP alone, `above_healthz` what an exec costs more than the health check
-/// right behind it. Compare figures of one run on one host only. Where no daemon runs on the data
+/// of them, one after the other, for what a command costs in a session that is there: `exec` runs `true` in
+/// its shell, `stream` does so as a stream, `program` runs /bin/true there, `process` does so beside the
+/// shell. `healthz` is the cost of HTTP alone, `above_healthz` what an exec costs more than the health
+/// check right behind it. Compare figures of one run on one host only. Where no daemon runs on the data
 /// directory, one is started and stopped again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -162,16 +162,20 @@ impl Bench {
         Ok(())
     }
 
-    /// Commands in one session that lives through all of them.
+    /// Commands in one session that lives through all of them, one way after the other: what one leaves
+    /// to be done behind its answer is no time of another's.
     fn commands(&mut self, rounds: u32) -> Result<()> {
+        const WAYS: [fn(&mut Bench, &str) -> Result<()>; 4] =
+            [Bench::exec_and_health, Bench::stream, Bench::program, Bench::process];
         self.within(|bench, id, _created| {
             let path = format!("/v1/sessions/{id}");
-            let before = std::mem::take(&mut bench.samples);
-            for _ in 0..WARM_UP {
-                bench.command(&path)?;
+            for way in WAYS {
+                let before = bench.samples.clone();
+                (0..WARM_UP).try_for_each(|_| way(bench, &path))?;
+                bench.samples = before;
+                (0..rounds).try_for_each(|_| way(bench, &path))?;
             }
-            bench.samples = before;
-            (0..rounds).try_for_each(|_| bench.command(&path))
+            Ok(())
         })
         .map(drop)
     }
@@ -195,8 +199,7 @@ impl Bench {
         growth.ok_or_else(|| Failure::new("the session was not measured"))
     }
 
-    /// One command in each of the ways.
-    fn command(&mut self, path: &str) -> Result<()> {
+    fn exec_and_health(&mut self, path: &str) -> Result<()> {
         let begin = Instant::now();
         self.exec(path, "true", "")?;
         let exec = begin.elapsed();
@@ -206,38 +209,40 @@ impl Bench {
         self.samples.add("exec", exec);
         self.samples.add("healthz", health);
         self.samples.add("above_healthz", exec.saturating_sub(health));
-        let begin = Instant::now();
-        self.stream(path)?;
-        self.samples.add("stream", begin.elapsed());
+        Ok(())
+    }
+
+    fn program(&mut self, path: &str) -> Result<()> {
         let begin = Instant::now();
         self.exec(path, "/bin/true", "")?;
         self.samples.add("program", begin.elapsed());
-        let begin = Instant::now();
-        self.process(path)?;
-        self.samples.add("process", begin.elapsed());
         Ok(())
     }
 
     fn stream(&mut self, path: &str) -> Result<()> {
         let request = json!({"cmd": "true"});
+        let begin = Instant::now();
         let answer = self.client.send("POST", &format!("{path}/exec/stream"), Some(&request))?;
+        let took = begin.elapsed();
         let events = String::from_utf8_lossy(&answer.succeeded()?.body).into_owned();
-        if events.contains("event: done\n") && events.contains("\"exit_code\":0,") {
-            Ok(())
-        } else {
-            Err(Failure::new(format!("wrong stream of `true`: {events}")))
+        if !events.contains("event: done\n") || !events.contains("\"exit_code\":0,") {
+            return Err(Failure::new(format!("wrong stream of `true`: {events}")));
         }
+        self.samples.add("stream", took);
+        Ok(())
     }
 
     fn process(&mut self, path: &str) -> Result<()> {
         let request = json!({"argv": ["/bin/true"], "wait": true});
+        let begin = Instant::now();
         let answer: Value =
             self.client.call("POST", &format!("{path}/processes"), Some(&request))?;
-        if answer.get("exit_code") == Some(&json!(0)) {
-            Ok(())
-        } else {
-            Err(Failure::new(format!("wrong answer of /bin/true: {answer}")))
+        let took = begin.elapsed();
+        if answer.get("exit_code") != Some(&json!(0)) {
+            return Err(Failure::new(format!("wrong answer of /bin/true: {answer}")));
         }
+        self.samples.add("process", took);
+        Ok(())
     }
 
     /// A figure counts only with the right answer.

@@ -98,11 +98,7 @@ pub(super) async fn write_file(
     body: Body,
 ) -> Result<Answer<Done>, ApiError> {
     let (request, content, _share) = content::write_file(body, &app.budget).await?;
-    let mut file = app.engine.create_file(place, create_file(request, user)?).await?;
-    for segment in content {
-        file.write(segment).await?;
-    }
-    file.commit().await?;
+    app.engine.put_file(place, create_file(request, user)?, content).await?;
     Ok(ok(Done::TRUE))
 }
 

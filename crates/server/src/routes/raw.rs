@@ -44,6 +44,8 @@ use crate::query::{Query, one_path};
 
 /// Bytes that are read or written at once. A transfer has two of them in memory.
 const BUFFER_BYTES: usize = 1024 * 1024;
+/// A file of so many bytes is written when all of it has come.
+const SMALL_BYTES_MAX: u64 = 32 * 1024;
 /// Pieces of a body that are written at once: each may hold more memory than its bytes.
 const PIECES_MAX: usize = 256;
 /// How often an edit is tried again where the file changes meanwhile.
@@ -508,6 +510,14 @@ async fn put_in(
     let held = reader.length().map_or(u64::MAX, |length| length).min(2 * BUFFER_BYTES as u64);
     let _share = app.budget.try_take(held)?;
     let failed = |error| refused(error, &expect);
+    if reader.length().is_some_and(|length| length <= SMALL_BYTES_MAX) {
+        let mut whole = Vec::new();
+        while let Some(piece) = reader.next().await? {
+            whole.extend_from_slice(&piece);
+        }
+        let put = app.engine.put_file(place, request, vec![whole.into()]).await;
+        return Ok(ok(Written { ok: true, etag: put.map_err(failed)?.to_string() }));
+    }
     let mut file = app.engine.create_file(place, request).await.map_err(failed)?;
     let mut pieces = gather(&mut reader).await?;
     while !pieces.is_empty() {
@@ -691,12 +701,7 @@ async fn edit_once(
     let expect = Expect::OneOf(vec![etag.0]);
     let (path, parents) = (path.to_vec(), Parents::MustExist);
     let create = CreateFile { path, user, mode: None, parents, expect };
-    let written = async {
-        let mut file = app.engine.create_file(place, create).await?;
-        file.write(bytes.into()).await?;
-        file.commit().await
-    };
-    match written.await {
+    match app.engine.put_file(place, create, vec![bytes.into()]).await {
         Ok(etag) => Ok(Some(Edited { ok: true, replaced, etag: etag.to_string() })),
         Err(Error::File { fault: FileFault::Changed, .. }) => Ok(None),
         Err(error) => Err(error.into()),

@@ -27,7 +27,7 @@ const TIERS: [&str; 18] = [
 ];
 
 /// Times by tier.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Samples(Vec<(&'static str, Duration)>);
 
 /// One tier's figures, in milliseconds.
