@@ -18,7 +18,7 @@ use sandkasten_protocol::{Bytes, End, FileUser, How, OutputMode, Run, Shell};
 use crate::clock::Moment;
 use crate::input::Input;
 use crate::kill::Killer;
-use crate::line::{self, Streams, Text};
+use crate::line::{self, Streams};
 use crate::output::{self, Sinks};
 use crate::rights::Ids;
 use crate::root::Helper;
@@ -40,8 +40,6 @@ const DUMP_WAIT: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_millis(2);
 /// Between two looks at a shell that is silent for long.
 const LOOK: Duration = Duration::from_millis(200);
-/// Longer commands go to bash through a file: it reads its script a byte a system call.
-const INLINE_BYTES_MAX: usize = 128;
 
 /// What is done in the shell, one after the other.
 #[derive(Debug)]
@@ -272,21 +270,6 @@ impl Running {
             runs.add_quiet_source(self.run.id, source);
         }
         let sinks = self.sinks.insert(sinks);
-        // A plain shell has no `$(<…)`, and `$(cat …)` would run whatever the payload calls so.
-        let newlines_at_end = line::newlines_at_end(cmd);
-        let path;
-        if shell == Shell::Bash && cmd.len() - newlines_at_end > INLINE_BYTES_MAX {
-            let bytes = cmd.get(..cmd.len() - newlines_at_end).unwrap_or_default();
-            // Root may have filled the place. bash is slow to read a long line, but it does.
-            self.text = world.run.text(bytes).ok();
-        }
-        let text = match &self.text {
-            Some(file) => {
-                path = file.path();
-                Text::InFile { path: &path, newlines_at_end }
-            }
-            None => Text::Inline(cmd),
-        };
         let input = match &mut self.input {
             Some(input) => {
                 input.open_for_shell(&world.poller, &world.run)?;
@@ -296,7 +279,7 @@ impl Running {
         };
         let input = input.as_deref().unwrap_or(line::NO_INPUT);
         let streams = Streams { input, outputs: sinks.outputs() };
-        Ok(line::command((shell, mode), text, &self.run.env, streams, status))
+        Ok(line::command((shell, mode), cmd, &self.run.env, streams, status))
     }
 
     /// The command is over: reads what it has written, and waits a little for its children. Gives the

@@ -28,17 +28,6 @@ pub(crate) struct Streams<'a> {
 /// The input of a command that has none.
 pub(crate) const NO_INPUT: &str = "/dev/null";
 
-/// What is to be evaluated.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Text<'a> {
-    Inline(&'a [u8]),
-    /// bash alone: the text stands in a file, but for the newlines at its end, which `$(<…)` strips.
-    InFile {
-        path: &'a str,
-        newlines_at_end: usize,
-    },
-}
-
 /// What is known of a bash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -113,7 +102,7 @@ pub(crate) fn show_environment(shell: Shell, (said, gate): (&str, &str), status:
 /// Evaluates a command and answers with its status.
 pub(crate) fn command(
     (shell, mode): (Shell, Mode),
-    text: Text<'_>,
+    text: &[u8],
     env: &Env,
     streams: Streams<'_>,
     status: &str,
@@ -125,7 +114,7 @@ pub(crate) fn command(
             // Before a bare `builtin eval` an assignment holds for the first command only.
             let eval: &[u8] =
                 if env.is_empty() { b"\\builtin eval " } else { b"\\builtin command eval " };
-            push(&mut line, &[eval, &argument(text), b" "]);
+            push(&mut line, &[eval, &quote(text), b" "]);
             push_streams(&mut line, streams);
             line.extend(b"; ");
             push_status(&mut line, shell, status);
@@ -135,7 +124,7 @@ pub(crate) fn command(
             push_streams(&mut line, streams);
             line.extend(b"; ");
             push_env(&mut line, env);
-            push(&mut line, &[b"\\command eval ", &argument(text), b"; "]);
+            push(&mut line, &[b"\\command eval ", &quote(text), b"; "]);
             push_guarded_status(&mut line, status);
             let back: &[u8] = if streams.input == NO_INPUT { b"" } else { b"</dev/null " };
             push(&mut line, &[b"; \\command exec ", back, b">/dev/null 2>&1"]);
@@ -149,11 +138,6 @@ pub(crate) fn command(
 pub(crate) fn is_name(name: &[u8]) -> bool {
     let letter = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
     name.first().is_some_and(letter) && name.iter().all(|b| letter(b) || b.is_ascii_digit())
-}
-
-/// How many newlines a text ends with.
-pub(crate) fn newlines_at_end(text: &[u8]) -> usize {
-    text.iter().rev().take_while(|b| **b == b'\n').count()
 }
 
 fn fresh(shell: Shell) -> Vec<u8> {
@@ -209,19 +193,6 @@ fn push_guarded_status(line: &mut Vec<u8>, status: &str) {
     push(line, &[status.as_bytes(), b"\""]);
 }
 
-fn argument(text: Text<'_>) -> Vec<u8> {
-    match text {
-        Text::Inline(text) => quote(text),
-        Text::InFile { path, newlines_at_end } => {
-            let mut argument = format!("\"$(<{path})\"").into_bytes();
-            if newlines_at_end > 0 {
-                argument.extend(quote(&vec![b'\n'; newlines_at_end]));
-            }
-            argument
-        }
-    }
-}
-
 pub(crate) fn quote(text: &[u8]) -> Vec<u8> {
     let mut quoted = Vec::with_capacity(text.len() + 2);
     quoted.push(b'\'');
@@ -260,7 +231,7 @@ mod test {
     #[test]
     fn bash_line() {
         let streams = Streams { input: NO_INPUT, outputs: Outputs::One("/o") };
-        let of = |mode| text(command((Shell::Bash, mode), Text::Inline(b"ls"), &[], streams, "/s"));
+        let of = |mode| text(command((Shell::Bash, mode), b"ls", &[], streams, "/s"));
         let line = "\\builtin eval 'ls' </dev/null >/o 2>&1; \\builtin printf '%s\\0' \"$? ${PWD-}\" >/s\n";
         assert_eq!(of(Mode::Bash), format!("_=\n{line}"));
         assert_eq!(of(Mode::MayBePosix), format!("\\builtin : ''\n{line}"));
@@ -271,7 +242,7 @@ mod test {
         let outputs = Outputs::Two { stdout: "/o", stderr: "/e" };
         let streams = Streams { input: "/i", outputs };
         let env = [(b"A".to_vec(), b"x y".to_vec())];
-        let line = command((Shell::Sh, Mode::MayBePosix), Text::Inline(b"ls"), &env, streams, "/s");
+        let line = command((Shell::Sh, Mode::MayBePosix), b"ls", &env, streams, "/s");
         assert_eq!(
             text(line),
             "\\command : ''\n\\command exec </i >/o 2>/e; A='x y' \\command eval 'ls'; \
@@ -279,13 +250,6 @@ mod test {
              \\command printf '%s %s\\0' $? \\\"\\${PWD-}\\\" >/s\"; \
              \\command exec </dev/null >/dev/null 2>&1\n"
         );
-    }
-
-    #[test]
-    fn newlines_at_the_end_of_a_file_are_kept() {
-        let text = Text::InFile { path: "/f", newlines_at_end: 2 };
-        assert_eq!(argument(text), b"\"$(</f)\"'\n\n'");
-        assert_eq!(newlines_at_end(b"a\n\nb\n\n\n"), 3);
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod rights;
 mod root;
 mod runs;
 mod runtime;
+mod script;
 mod session;
 mod shell;
 mod spawn;

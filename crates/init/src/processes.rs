@@ -170,6 +170,19 @@ impl Proc {
         }
     }
 
+    /// Whether a process is in an open(2) of this path, which it may feign. The caller has the rights to ask.
+    pub(crate) fn opens(&self, pid: Pid, path: &[u8]) -> bool {
+        let pid = pid.as_raw_pid();
+        let call = self.read(&format!("{pid}/syscall"));
+        let Some(address) = call.as_deref().and_then(parse_open_call) else { return false };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let memory = rustix::fs::openat(&self.dir, format!("{pid}/mem"), flags, Mode::empty());
+        // With the NUL behind it.
+        let mut found = vec![0xff; path.len() + 1];
+        memory.is_ok_and(|memory| rustix::io::pread(memory, &mut found, address) == Ok(found.len()))
+            && found.split_last() == Some((&0, path))
+    }
+
     fn read(&self, path: &str) -> Option<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, path, flags, Mode::empty()).ok()?;
@@ -201,6 +214,18 @@ fn parse_read_call(text: &[u8]) -> Option<u32> {
     let mut words = std::str::from_utf8(text).ok()?.split(' ');
     (words.next()?.parse() == Ok(libc::SYS_read)).then_some(())?;
     u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()
+}
+
+/// Where the path is that is opened.
+fn parse_open_call(text: &[u8]) -> Option<u64> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    let number = words.next()?.parse::<libc::c_long>().ok()?;
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_open {
+        return u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    }
+    (number == libc::SYS_openat).then_some(())?;
+    u64::from_str_radix(words.nth(1)?.strip_prefix("0x")?, 16).ok()
 }
 
 /// Reads `/proc/PID/stat`. The name in it may hold anything, so what counts stands after its last
@@ -316,6 +341,14 @@ mod test {
         assert_eq!(parse_read_call(b"0 0xff 0x7ffd 0x1 0x0 0x0 0x0 0x7ffd 0x7f03\n"), Some(255));
         assert_eq!(parse_read_call(b"61 0xff 0x0"), None);
         assert_eq!(parse_read_call(b"running\n"), None);
+    }
+
+    #[test]
+    fn calls_that_open() {
+        let call = format!("{} 0xffffff9c 0x7ffd12 0x0 0x0 0x0 0x0 0x1 0x2\n", libc::SYS_openat);
+        assert_eq!(parse_open_call(call.as_bytes()), Some(0x7f_fd12));
+        assert_eq!(parse_open_call(b"61 0xff 0x0"), None);
+        assert_eq!(parse_open_call(b"running\n"), None);
     }
 
     #[test]

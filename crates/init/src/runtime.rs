@@ -10,6 +10,8 @@ use std::rc::Rc;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use sandkasten_protocol::RUN_DIR;
 
+use crate::state::write_at;
+
 /// Payload writes, init reads.
 const FIFO_MODE: u32 = 0o622;
 /// Payload reads, init writes.
@@ -74,20 +76,27 @@ impl Fifo {
     }
 }
 
-/// The FIFO that a shell reads its script from, in a directory of its own.
-#[derive(Debug)]
-pub(crate) struct ScriptFifo {
-    pub(crate) write: OwnedFd,
-    pub(crate) place: ScriptPlace,
-}
-
-/// Directory and name of a script, removed with this value.
+/// A directory for a script and its name there, removed with this value.
 #[derive(Debug)]
 pub(crate) struct ScriptPlace {
     /// What the shell starts in. Declared before `entry`, whose removal needs it empty.
     pub(crate) dir: OwnedFd,
     name: &'static str,
     _entry: Entry,
+}
+
+impl ScriptPlace {
+    /// A FIFO there, non-blocking.
+    pub(crate) fn fifo(&self) -> io::Result<OwnedFd> {
+        rustix::fs::mkfifoat(&self.dir, self.name, Mode::from_raw_mode(SCRIPT_MODE))?;
+        // Open for both: that needs no reader yet, and a write never fails for want of one.
+        open_fifo(&self.dir, self.name, OFlags::RDWR)
+    }
+
+    /// An empty file there, open for writing.
+    pub(crate) fn file(&self) -> io::Result<OwnedFd> {
+        new_file(&self.dir, self.name)
+    }
 }
 
 impl Drop for ScriptPlace {
@@ -145,35 +154,31 @@ impl RunDir {
 
     /// A file with these bytes, for the payload's reading.
     pub(crate) fn text(&self, bytes: &[u8]) -> io::Result<Entry> {
-        self.open_text(&random_name()?, bytes)
-    }
-
-    /// Such a file whose name is no secret.
-    pub(crate) fn open_text(&self, name: &str, bytes: &[u8]) -> io::Result<Entry> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(SCRIPT_MODE);
-        let file = rustix::fs::openat(&*self.dir, name, flags, mode)?;
-        let entry = self.entry(name.to_owned(), AtFlags::empty());
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let written = rustix::io::write(&file, rest)?;
-            rest = rest.get(written..).unwrap_or_default();
-        }
+        let name = random_name()?;
+        let file = new_file(&*self.dir, &name)?;
+        let entry = self.entry(name, AtFlags::empty());
+        write_at(&file, 0, bytes)?;
         Ok(entry)
     }
 
-    /// A script FIFO of this name, its write end open and non-blocking.
-    pub(crate) fn script(&self, name: &'static str) -> io::Result<ScriptFifo> {
+    /// A FIFO for the payload's reading that nobody has open, and a descriptor of its place alone.
+    pub(crate) fn gate(&self) -> io::Result<(Entry, OwnedFd)> {
+        let name = random_name()?;
+        rustix::fs::mkfifoat(&*self.dir, &name, Mode::from_raw_mode(SCRIPT_MODE))?;
+        let name = self.entry(name, AtFlags::empty());
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fifo = rustix::fs::openat(&*self.dir, &name.name, flags, Mode::empty())?;
+        Ok((name, fifo))
+    }
+
+    /// Where a script of this name is to be.
+    pub(crate) fn script_place(&self, name: &'static str) -> io::Result<ScriptPlace> {
         let random = random_name()?;
         rustix::fs::mkdirat(&*self.dir, &random, Mode::from_raw_mode(DIR_MODE))?;
         let entry = self.entry(random, AtFlags::REMOVEDIR);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&*self.dir, &entry.name, flags, Mode::empty())?;
-        let place = ScriptPlace { dir, name, _entry: entry };
-        rustix::fs::mkfifoat(&place.dir, name, Mode::from_raw_mode(SCRIPT_MODE))?;
-        // Open for both: that needs no reader yet, and a write never fails for want of one.
-        let write = open_fifo(&place.dir, name, OFlags::RDWR)?;
-        Ok(ScriptFifo { write, place })
+        Ok(ScriptPlace { dir, name, _entry: entry })
     }
 
     fn entry(&self, name: String, flags: AtFlags) -> Entry {
@@ -181,13 +186,17 @@ impl RunDir {
     }
 }
 
+fn new_file(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(SCRIPT_MODE))?)
+}
+
 fn open_fifo(dir: impl AsFd, name: &str, access: OFlags) -> io::Result<OwnedFd> {
     let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
-/// 71 random bits in few letters and digits: bash reads the lines that hold such names a byte a system
-/// call. To guess one within the life of a command is hopeless, and would lead to nothing that the shell's
+/// 71 random bits in letters and digits. To guess one within the life of a command is hopeless, and would lead to nothing that the shell's
 /// own user can't do to it.
 pub(crate) fn random_name() -> io::Result<String> {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

@@ -25,14 +25,12 @@ use crate::program::{self, Feed, Programs};
 use crate::queue::Queue;
 use crate::root;
 use crate::runs::{Runs, Tell};
-use crate::runtime::Entry;
 use crate::shell::{Change, Found, Setup, ShellProcess};
 use crate::state::{self, Options, Saved, Words};
 use crate::status::{Record, Said};
 use crate::supervisor::{Base, Ended};
 use crate::world::World;
 
-/// The name of the file that bash writes its state by: it reads each byte of it in a call.
 /// Children that are reaped before other events have their turn.
 const REAP_BATCH: usize = 256;
 
@@ -58,8 +56,6 @@ pub(crate) struct Session {
     /// For what some earlier command has started and that did not die in time.
     hunts: Vec<Hunt>,
     saved: Saved,
-    /// A file with what bash writes its state by.
-    dump_words: Option<(Words, Entry)>,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
     /// The shell will write its state when the command is over: it has been told to already.
@@ -97,7 +93,6 @@ impl Session {
             kept: Kept::new(),
             hunts: Vec::new(),
             saved,
-            dump_words: None,
             dumping: None,
             dump_ahead: None,
             is_to_be_replaced: false,
@@ -836,16 +831,7 @@ impl Session {
     fn new_dump(&mut self, words: Words) -> std::io::Result<(Dumping, Vec<u8>)> {
         let kind = self.shell.as_ref().map_or(Shell::Sh, |shell| shell.kind);
         let dumping = Dumping::new(&mut self.world, (kind, words), &self.saved)?;
-        // The box's root may have removed it.
-        self.dump_words =
-            self.dump_words.take().filter(|(of, file)| *of == words && file.is_there());
-        if self.dump_words.is_none() && kind == Shell::Bash {
-            let text = state::dump_words(Shell::Bash, words);
-            let file = self.world.run.open_text(words.name(), &text).ok();
-            self.dump_words = file.map(|file| (words, file));
-        }
-        let file = self.dump_words.as_ref().map(|(_, file)| file.path());
-        let line = state::dump_line(kind, words, &dumping.path(), file.as_deref());
+        let line = state::dump_line(kind, words, &dumping.path());
         Ok((dumping, line))
     }
 

@@ -5,25 +5,25 @@
 //!       └────────── the process ends ──────────┴──> gone
 //! ```
 //!
-//! Its stdin, stdout and stderr are `/dev/null`; its script is a FIFO whose name goes as soon as the
-//! shell has answered its first line.
+//! Its stdin, stdout and stderr are `/dev/null`; the name of its script goes as soon as the shell has
+//! answered its first line.
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
 use rustix::process::{Pid, Rlimit, Signal};
 use sandkasten_protocol::{Shell, ShellPreference};
 
 use crate::clock::Moment;
 use crate::line;
-use crate::poll::{Token, Want};
+use crate::poll::Token;
 use crate::processes::Tree;
 use crate::rights::Ids;
 use crate::runtime::ScriptPlace;
+use crate::script::Script;
 use crate::state::{self, Saved};
 use crate::status::{Record, Said, Status};
 use crate::supervised::{News, Supervised};
@@ -69,15 +69,6 @@ struct Starting {
     status: Status,
     place: ScriptPlace,
     until: Moment,
-}
-
-/// Lines on their way to the shell. It may be stopped, so they can wait here.
-#[derive(Debug)]
-struct Script {
-    id: u32,
-    write: OwnedFd,
-    pending: Vec<u8>,
-    is_watched: bool,
 }
 
 /// What an event has changed.
@@ -148,15 +139,24 @@ impl ShellProcess {
     ) -> io::Result<Self> {
         let name = name(found.kind);
         let load = saved.load_file(found.kind)?;
-        let script = world.run.script(name)?;
         let status = Status::new(&mut world.poller, &mut world.run)?;
+        let words = if load.is_some() { state::load_words(found.kind) } else { Vec::new() };
+        let first = line::start(found.kind, saved.cwd(), &words, &status.path());
+        let at = (&mut world.poller, &world.run);
+        let (script, place) = match Script::new(at, (found.kind, name), &first) {
+            Ok(script) => script,
+            Err(error) => {
+                status.close(&world.poller);
+                return Err(error);
+            }
+        };
         let argument = CString::new(name).map_err(|_nul| io::ErrorKind::InvalidInput)?;
         let program = Program {
             paths: vec![found.path.clone()],
             argv: vec![argument.clone(), argument],
             env: &setup.env,
             ids: setup.ids,
-            dir: Dir::Own(script.place.dir.as_fd()),
+            dir: Dir::Own(place.dir.as_fd()),
             filter: &setup.filter,
             stdio: [None; 3],
             third: load.as_ref().map(AsFd::as_fd),
@@ -167,39 +167,32 @@ impl ShellProcess {
             Ok(process) => process,
             Err(error) => {
                 status.close(&world.poller);
+                script.close(&world.poller);
                 return Err(error);
             }
         };
-        let words = if load.is_some() { state::load_words(found.kind) } else { Vec::new() };
-        let first = line::start(found.kind, saved.cwd(), &words, &status.path());
-        let mut shell = Self {
+        Ok(Self {
             kind: found.kind,
             breaks_on_open_substitution: false,
             process,
-            script: Script {
-                id: world.poller.fresh_id(),
-                write: script.write,
-                pending: Vec::new(),
-                is_watched: false,
-            },
+            script,
             starting: Some(Starting {
                 status,
-                place: script.place,
+                place,
                 until: Moment::now().after(START_TIMEOUT),
             }),
-        };
-        shell.say(world, &first);
-        Ok(shell)
+        })
     }
 
     pub(crate) fn is_ready(&self) -> bool {
         self.starting.is_none()
     }
 
-    /// Gives the shell a line. It must be idle.
+    /// Gives the shell a line. It must be idle. One that can't be given it is ended.
     pub(crate) fn say(&mut self, world: &World, line: &[u8]) {
-        self.script.pending.extend_from_slice(line);
-        self.script.write(world);
+        if self.script.say(&world.poller, line).is_err() {
+            self.signal(world, Signal::KILL);
+        }
     }
 
     /// Its processes. `None` before the shell's own is known.
@@ -211,10 +204,8 @@ impl ShellProcess {
     /// then will never give it: its state forbids that (`ulimit -n 8`, `set -r`, `enable -n printf`).
     pub(crate) fn waits_for_script(&self, world: &World, ids: Ids) -> bool {
         let Some(pid) = self.process.pid() else { return false };
-        self.script.is_empty() && {
-            // init may not trace the payload, so it asks with the rights of the shell's user.
-            world.rights.act_as(ids, || world.proc.reads_from(pid, &self.script.write))
-        }
+        // init may not trace the payload, so it asks with the rights of the shell's user.
+        world.rights.act_as(ids, || self.script.is_awaited(&world.proc, pid))
     }
 
     pub(crate) fn signal(&self, world: &World, signal: Signal) {
@@ -227,10 +218,9 @@ impl ShellProcess {
             let news = self.process.on_event(world, token);
             return self.on_news(news);
         }
+        self.script.on_event(&world.poller, token);
         let starting = self.starting.as_ref().map(|starting| starting.status.id);
-        if token == Token::Script(self.script.id) {
-            self.script.write(world);
-        } else if starting.is_some_and(|id| token == Token::Status(id)) {
+        if starting.is_some_and(|id| token == Token::Status(id)) {
             return self.on_first_record(world);
         }
         Change::None
@@ -268,9 +258,7 @@ impl ShellProcess {
     /// Forgets the shell; with `Signal::KILL` sent before, its end too.
     pub(crate) fn close(self, world: &World) {
         self.process.close(&world.poller);
-        if self.script.is_watched {
-            world.poller.remove(&self.script.write);
-        }
+        self.script.close(&world.poller);
         if let Some(starting) = self.starting {
             starting.status.close(&world.poller);
         }
@@ -296,35 +284,6 @@ impl ShellProcess {
                 self.starting = Some(starting);
                 Change::None
             }
-        }
-    }
-}
-
-impl Script {
-    fn is_empty(&self) -> bool {
-        self.pending.is_empty() && rustix::io::ioctl_fionread(&self.write) == Ok(0)
-    }
-
-    fn write(&mut self, world: &World) {
-        while !self.pending.is_empty() {
-            match rustix::io::write(&self.write, &self.pending) {
-                Ok(length) => drop(self.pending.drain(..length)),
-                Err(Errno::INTR) => {}
-                // Full: the poller tells when it isn't. Other errors can't come from a FIFO of ours.
-                Err(_) => break,
-            }
-        }
-        self.watch(world);
-    }
-
-    fn watch(&mut self, world: &World) {
-        let wanted = !self.pending.is_empty();
-        if wanted && !self.is_watched {
-            let token = Token::Script(self.id);
-            self.is_watched = world.poller.add(&self.write, token, Want::Write).is_ok();
-        } else if !wanted && self.is_watched {
-            world.poller.remove(&self.write);
-            self.is_watched = false;
         }
     }
 }

@@ -86,7 +86,7 @@ const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
 const TTY_GID: u32 = 5;
 const TERMINALS_MAX: u32 = 256;
 
-const RUN_DIR_BYTES: u64 = 8 << 20;
+const RUN_DIR_BYTES: u64 = 32 << 20;
 const RUN_DIR_INODES: u64 = 4096;
 
 /// What [`build`] needs of a plan.

@@ -1,0 +1,229 @@
+//! What a shell reads its lines from.
+//!
+//! A plain shell has a FIFO. bash would read that a byte a system call, as all that can't be sought in, so it
+//! has a file, which init appends to. Where the file ends, bash would end too: each line is followed by one
+//! that opens a *gate*, a FIFO that nobody has opened for writing, and open(2) waits there until init does.
+//!
+//! ```text
+//!   line │ open gate 0 │ line │ open gate 1 │ line │ open gate 0
+//!                                            ^ said: appended, then gate 1 is opened
+//! ```
+//!
+//! A gate is closed again when the next line is said: the shell has answered the one before, so it is
+//! through. Two gates in turn are enough.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use sandkasten_protocol::Shell;
+
+use crate::lookup;
+use crate::poll::{Poller, Token, Want};
+use crate::processes::Proc;
+use crate::runtime::{Entry, RunDir, ScriptPlace};
+use crate::state::write_at;
+
+/// bash reads a script in blocks of the size that it has at the start, 8192 bytes at most.
+const BLOCK_BYTES: usize = 2048;
+/// Of lines that were read so much is kept, a multiple of the page size.
+const READ_BYTES_KEPT: u64 = 64 * 1024;
+
+#[derive(Debug)]
+pub(crate) enum Script {
+    Fifo(FifoScript),
+    File(FileScript),
+}
+
+#[derive(Debug)]
+pub(crate) struct FifoScript {
+    id: u32,
+    write: OwnedFd,
+    /// Lines on their way to the shell. It may be stopped, so they can wait here.
+    pending: Vec<u8>,
+    is_watched: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FileScript {
+    file: OwnedFd,
+    length: u64,
+    /// From here on the file has blocks.
+    kept_from: u64,
+    /// The gate at the end of the file.
+    last: Gate,
+    other: Gate,
+    /// Keeps the other one open.
+    open: Option<OwnedFd>,
+}
+
+/// A FIFO that the shell opens for reading.
+#[derive(Debug)]
+struct Gate {
+    name: Entry,
+    fifo: OwnedFd,
+}
+
+impl Script {
+    /// A script of this name whose first line is `first`; the place goes when the shell has opened it.
+    ///
+    /// # Errors
+    /// No descriptor, or no room in the run directory.
+    pub(crate) fn new(
+        (poller, run): (&mut Poller, &RunDir),
+        (kind, name): (Shell, &'static str),
+        first: &[u8],
+    ) -> io::Result<(Self, ScriptPlace)> {
+        let place = run.script_place(name)?;
+        let script = match kind {
+            Shell::Bash => {
+                let gates = (Gate::new(run)?, Gate::new(run)?);
+                Self::File(FileScript::new(place.file()?, gates, first)?)
+            }
+            Shell::Sh => {
+                let (id, write) = (poller.fresh_id(), place.fifo()?);
+                let pending = first.to_vec();
+                let mut fifo = FifoScript { id, write, pending, is_watched: false };
+                fifo.write(poller);
+                Self::Fifo(fifo)
+            }
+        };
+        Ok((script, place))
+    }
+
+    /// Gives the shell a line. It has answered all that it was given before.
+    ///
+    /// # Errors
+    /// The box's root has filled the place: the shell will never have the line.
+    pub(crate) fn say(&mut self, poller: &Poller, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Fifo(fifo) => {
+                fifo.pending.extend_from_slice(line);
+                fifo.write(poller);
+                Ok(())
+            }
+            Self::File(file) => file.say(line),
+        }
+    }
+
+    /// An event of it: there is room for more.
+    pub(crate) fn on_event(&mut self, poller: &Poller, token: Token) {
+        if let Self::Fifo(fifo) = self
+            && token == Token::Script(fifo.id)
+        {
+            fifo.write(poller);
+        }
+    }
+
+    /// Whether the shell has taken all that it was given and waits for more. The caller has the rights to
+    /// ask.
+    pub(crate) fn is_awaited(&self, proc: &Proc, shell: Pid) -> bool {
+        match self {
+            Self::Fifo(fifo) => fifo.is_empty() && proc.reads_from(shell, &fifo.write),
+            Self::File(file) => proc.opens(shell, file.last.name.path().as_bytes()),
+        }
+    }
+
+    pub(crate) fn close(&self, poller: &Poller) {
+        if let Self::Fifo(fifo) = self
+            && fifo.is_watched
+        {
+            poller.remove(&fifo.write);
+        }
+    }
+}
+
+impl FileScript {
+    fn new(file: OwnedFd, gates: (Gate, Gate), first: &[u8]) -> io::Result<Self> {
+        let (last, other) = gates;
+        let mut script = Self { file, length: 0, kept_from: 0, last, other, open: None };
+        let mut text = first.to_vec();
+        script.push_gate(&mut text);
+        // Filled up to a block by a comment.
+        let short = BLOCK_BYTES.saturating_sub(text.len() + 2);
+        text.push(b'#');
+        text.resize(text.len() + short, b' ');
+        text.push(b'\n');
+        script.append(&text)?;
+        Ok(script)
+    }
+
+    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+        self.forget();
+        let mut text = line.to_vec();
+        self.push_gate(&mut text);
+        self.append(&text)?;
+        // The gate of the line before is the next one: it is shut before the shell can come to it.
+        self.open = None;
+        self.open = Some(self.other.open()?);
+        Ok(())
+    }
+
+    /// Has the text end at the other gate. No word stands there that could be an alias, a function or
+    /// disabled.
+    fn push_gate(&mut self, text: &mut Vec<u8>) {
+        std::mem::swap(&mut self.last, &mut self.other);
+        text.extend(format!("3<{}\n", self.last.name.path()).bytes());
+    }
+
+    fn append(&mut self, text: &[u8]) -> io::Result<()> {
+        write_at(&self.file, self.length, text)?;
+        self.length += text.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the room of what was read back.
+    fn forget(&mut self) {
+        let whole = self.length - self.length % READ_BYTES_KEPT;
+        if whole > self.kept_from {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Where that fails there is less room.
+            let _ = rustix::fs::fallocate(&self.file, hole, self.kept_from, whole - self.kept_from);
+            self.kept_from = whole;
+        }
+    }
+}
+
+impl Gate {
+    fn new(run: &RunDir) -> io::Result<Self> {
+        let (name, fifo) = run.gate()?;
+        Ok(Self { name, fifo })
+    }
+
+    /// Lets the shell through, now or when it comes.
+    fn open(&self) -> io::Result<OwnedFd> {
+        // Not by its name: the box's root may have removed that.
+        Ok(lookup::reopen(&self.fifo, OFlags::RDWR | OFlags::NONBLOCK)?)
+    }
+}
+
+impl FifoScript {
+    fn is_empty(&self) -> bool {
+        self.pending.is_empty() && rustix::io::ioctl_fionread(&self.write) == Ok(0)
+    }
+
+    fn write(&mut self, poller: &Poller) {
+        while !self.pending.is_empty() {
+            match rustix::io::write(&self.write, &self.pending) {
+                Ok(length) => drop(self.pending.drain(..length)),
+                Err(Errno::INTR) => {}
+                // Full: the poller tells when it isn't. Other errors can't come from a FIFO of ours.
+                Err(_) => break,
+            }
+        }
+        self.watch(poller);
+    }
+
+    fn watch(&mut self, poller: &Poller) {
+        let wanted = !self.pending.is_empty();
+        if wanted && !self.is_watched {
+            let token = Token::Script(self.id);
+            self.is_watched = poller.add(&self.write, token, Want::Write).is_ok();
+        } else if !wanted && self.is_watched {
+            poller.remove(&self.write);
+            self.is_watched = false;
+        }
+    }
+}
