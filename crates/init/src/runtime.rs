@@ -17,12 +17,15 @@ const FIFO_MODE: u32 = 0o622;
 /// Payload reads, init writes.
 const SCRIPT_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o711;
+/// FIFOs that a command takes beside that of its status.
+const SPARES: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct RunDir {
     dir: Rc<OwnedFd>,
-    /// FIFOs that nobody has been told of: for a command's output and for its status.
-    spare: Option<Fifo>,
+    /// FIFOs that nobody has been told of: for a command's output and the shell's state behind it, and for
+    /// its status.
+    spares: Vec<Fifo>,
     spare_status: Option<Fifo>,
 }
 
@@ -109,12 +112,12 @@ impl RunDir {
     pub(crate) fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = Rc::new(rustix::fs::openat(CWD, RUN_DIR, flags, Mode::empty())?);
-        Ok(Self { dir, spare: None, spare_status: None })
+        Ok(Self { dir, spares: Vec::new(), spare_status: None })
     }
 
     /// A FIFO for the payload's writing, its read end open and non-blocking.
     pub(crate) fn fifo(&mut self) -> io::Result<Fifo> {
-        match self.spare.take() {
+        match self.spares.pop() {
             Some(fifo) if fifo.name.is_there() => Ok(fifo),
             Some(_) | None => self.fifo_with(OFlags::RDONLY, FIFO_MODE),
         }
@@ -131,8 +134,10 @@ impl RunDir {
 
     /// Makes what the next command will need, while nobody waits. Without room that command tries again.
     pub(crate) fn make_spares(&mut self) {
-        if self.spare.is_none() {
-            self.spare = self.fifo_with(OFlags::RDONLY, FIFO_MODE).ok();
+        while self.spares.len() < SPARES
+            && let Ok(fifo) = self.fifo_with(OFlags::RDONLY, FIFO_MODE)
+        {
+            self.spares.push(fifo);
         }
         if self.spare_status.is_none() {
             self.spare_status = self.fifo_with(OFlags::RDWR, FIFO_MODE).ok();

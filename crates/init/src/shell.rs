@@ -176,11 +176,7 @@ impl ShellProcess {
             breaks_on_open_substitution: false,
             process,
             script,
-            starting: Some(Starting {
-                status,
-                place,
-                until: Moment::now().after(START_TIMEOUT),
-            }),
+            starting: Some(Starting { status, place, until: Moment::now().after(START_TIMEOUT) }),
         })
     }
 

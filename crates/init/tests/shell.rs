@@ -3,7 +3,7 @@
 mod boxed;
 
 use boxed::{Kind, Sandbox};
-use sandkasten_protocol::{How, OutputMode, Stream};
+use sandkasten_protocol::{How, OutputMode, Stream, Wait};
 
 const ALL: [Kind; 3] = [Kind::Bash, Kind::Dash, Kind::Busybox];
 
@@ -181,6 +181,27 @@ fn c18_no_message_of_an_ended_job_in_a_later_command() {
         sandbox.run("echo three").is(0, "three\n");
         sandbox.run("sleep 50 & kill -9 $!").at_once();
         sandbox.run("sleep 0.1; echo four").is(0, "four\n");
+    });
+}
+
+/// A shell that waits for its next line stays, whatever signals come.
+#[test]
+fn signals_between_commands_end_nothing() {
+    in_each_shell(|sandbox, kind| {
+        sandbox.run(
+            "trap 'caught=yes' USR1; test -n \"${BASH_VERSION-}\" && trap 'ended=yes' CHLD; true",
+        );
+        let signals = "(sleep 0.1; kill -USR1 $$; sleep 0.1; kill -USR1 $$; echo sent) & x=kept";
+        let run = sandbox.begin(signals, |_| {});
+        let end = sandbox.finish(run).end;
+        // The shell is idle while they come.
+        assert!(sandbox.part(run, end.seq, Wait::Yes).is_some(), "{kind:?}");
+        let answer = sandbox.run("echo $caught $x");
+        answer.is(0, "yes kept\n");
+        assert!(!answer.end.shell_restarted, "{kind:?}");
+        sandbox.run("trap - USR1; test -n \"${BASH_VERSION-}\" && trap - CHLD; true");
+        sandbox.run("exec 3>/tmp/three; echo a >&3").is(0, "");
+        sandbox.run("echo b >&3; exec 3>&-; cat /tmp/three").is(0, "a\nb\n");
     });
 }
 
