@@ -17,6 +17,12 @@ fn main() {
     let all: Vec<u8> = from_init().iter().flat_map(encoded).collect();
     write("from_init", "all", &CUTS, &all);
     write("from_init", "length", &CUTS, &[0xFF; 5]);
+    for (number, item) in from_worker().into_iter().enumerate() {
+        write("from_worker", &format!("{number:02}"), &CUTS, &encoded(&item));
+    }
+    let all: Vec<u8> = from_worker().iter().flat_map(encoded).collect();
+    write("from_worker", "all", &CUTS, &all);
+    write("from_worker", "length", &CUTS, &[0xFF; 5]);
     for (number, frame) in to_init().into_iter().enumerate() {
         write("to_init", &format!("{number:02}"), &CUTS, &encoded(&frame));
     }
@@ -156,6 +162,51 @@ fn from_init() -> Vec<FromInit> {
         FromInit::Forgotten { run: 1 },
         FromInit::File { tag: 3, result: Ok(FileDone::Created { token: 1, path: b"/x".to_vec() }) },
         FromInit::File { tag: 4, result: Err(FileFault::Other(5)) },
+        FromInit::File {
+            tag: 5,
+            result: Ok(FileDone::Written(Identity::new(1, 2, (3, 4), (5, 6)))),
+        },
+    ]
+}
+
+fn from_worker() -> Vec<work::Item> {
+    use work::{Change, Entry, Event, Item, Kind, Match, Meta};
+
+    let meta = Meta {
+        kind: Kind::Symlink,
+        size: 4096,
+        mode: 0o777,
+        uid: 1000,
+        gid: 1000,
+        mtime: (1_707_390_000, 999_999_999),
+        ctime: (-1, 0),
+        ino: 12,
+        dev: 66,
+        target: Some(b"../\xff".to_vec()),
+    };
+    let found = Match {
+        path: b"src/lib.rs".to_vec(),
+        line: 7,
+        text: b"fn main() {".to_vec(),
+        before: vec![Vec::new()],
+        after: vec![b"}".to_vec()],
+    };
+    let event = Event {
+        change: Change::Created,
+        path: b"new".to_vec(),
+        from: Some(b"old".to_vec()),
+        kind: Kind::Dir,
+    };
+    vec![
+        Item::Entry(Entry { path: b"a/b".to_vec(), meta }),
+        Item::Path(b"x y\n".to_vec()),
+        Item::Match(found),
+        Item::Event(event),
+        Item::Data(b"ustar\0".to_vec()),
+        Item::Unpacked { entries: 10_000 },
+        Item::Alive,
+        Item::Done { truncated: true },
+        Item::Failed { fault: FileFault::Archive(ArchiveFault::Gzip), path: b"a".to_vec() },
     ]
 }
 
@@ -190,6 +241,14 @@ fn to_init() -> Vec<ToInit> {
         parents: Parents::Make,
         expect: Expect::OneOf(vec![Identity::new(1, 2, (3, 4), (5, 6))]),
     };
+    let put = FileOp::Put {
+        path: path.clone(),
+        user: FileUser::Root,
+        mode: None,
+        parents: Parents::MustExist,
+        expect: Expect::Nothing,
+        data: b"text".to_vec(),
+    };
     let list = work::Job::List { path: path.clone(), depth: 2, limit: 100 };
     vec![
         ToInit::Attach { version: VERSION, nonce: [7; 16] },
@@ -207,6 +266,7 @@ fn to_init() -> Vec<ToInit> {
         ToInit::Settle { run: 1, note: b"note".to_vec() },
         ToInit::File { tag: 1, op: FileOp::Read { path, user: FileUser::Root } },
         ToInit::File { tag: 2, op: create },
+        ToInit::File { tag: 6, op: put },
         ToInit::File { tag: 3, op: FileOp::Commit { token: 1 } },
         ToInit::File { tag: 5, op: FileOp::OpenDir { token: 1 } },
         ToInit::File { tag: 4, op: FileOp::Work { job: list, user: FileUser::Session } },

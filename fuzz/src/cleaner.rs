@@ -7,7 +7,7 @@
 //! do not mix; what stands behind a gap is cleaned by itself.
 
 use sandkasten_protocol::{OutputMode, RECORD_ESCAPED_MAX, Record, Stream};
-use sandkasten_types::exec::Chunk;
+use sandkasten_types::exec::{Chunk, Gap};
 use sandkasten_types::limits::SSE_EVENT_BYTES_MAX;
 
 use crate::cuts::pieces;
@@ -141,7 +141,7 @@ fn bytes_are_exact(cap: u64, parts: &[&[u8]], whole: &[u8]) {
     let mut fields = Collected::new(OutputMode::Merged, Some(Cleaning::Full), cap);
     for part in parts {
         fields.push(Stream::Output, part);
-        fields.gap(7);
+        fields.gap(&Gap { bytes: 7, from_seq: 1, to_seq: 1, seq: 1 });
     }
     let (output, truncated) = fields.finish();
     let bytes = output.output.expect("text").len() as u64;

@@ -18,7 +18,7 @@ use crate::runner::Count;
 
 const SECONDS: &str = "SANDKASTEN_FUZZ_SECONDS";
 const SECONDS_DEFAULT: u32 = 60;
-const TARGETS: [&str; 4] = ["from_init", "to_init", "cleaner", "dump"];
+const TARGETS: [&str; 5] = ["from_init", "from_worker", "to_init", "cleaner", "dump"];
 /// The sanitizer wants it named, so that build scripts and macros go without.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 

@@ -159,9 +159,13 @@ impl RunDir {
 
     /// A file with these bytes, for the payload's reading.
     pub(crate) fn text(&self, bytes: &[u8]) -> io::Result<Entry> {
-        let name = random_name()?;
-        let file = new_file(&*self.dir, &name)?;
-        let entry = self.entry(name, AtFlags::empty());
+        self.open_text(&random_name()?, bytes)
+    }
+
+    /// Such a file whose name is no secret.
+    pub(crate) fn open_text(&self, name: &str, bytes: &[u8]) -> io::Result<Entry> {
+        let file = new_file(&*self.dir, name)?;
+        let entry = self.entry(name.to_owned(), AtFlags::empty());
         write_at(&file, 0, bytes)?;
         Ok(entry)
     }

@@ -25,6 +25,7 @@ use crate::program::{self, Feed, Programs};
 use crate::queue::Queue;
 use crate::root;
 use crate::runs::{Runs, Tell};
+use crate::runtime::Entry;
 use crate::shell::{Change, Found, Setup, ShellProcess};
 use crate::state::{self, Options, Saved, Words};
 use crate::status::{Record, Said};
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     /// For what some earlier command has started and that did not die in time.
     hunts: Vec<Hunt>,
     saved: Saved,
+    /// A file with what bash writes its state by.
+    dump_words: Option<(Words, Entry)>,
     /// The shell is writing its state. The next command waits for that.
     dumping: Option<Dumping>,
     /// The shell will write its state when the command is over: it has been told to already.
@@ -93,6 +96,7 @@ impl Session {
             kept: Kept::new(),
             hunts: Vec::new(),
             saved,
+            dump_words: None,
             dumping: None,
             dump_ahead: None,
             is_to_be_replaced: false,
@@ -796,6 +800,10 @@ impl Session {
 
     /// Has the shell write its state, where a command has changed it.
     fn start_dump(&mut self, words: Words) {
+        if self.dumping.is_some() {
+            // What has ended since then has not come to the shell.
+            return;
+        }
         let ahead = self.dump_ahead.take();
         let is_ready = self.shell.as_ref().is_some_and(ShellProcess::is_ready);
         // No descriptor or no room: the last dump stays.
@@ -831,7 +839,16 @@ impl Session {
     fn new_dump(&mut self, words: Words) -> std::io::Result<(Dumping, Vec<u8>)> {
         let kind = self.shell.as_ref().map_or(Shell::Sh, |shell| shell.kind);
         let dumping = Dumping::new(&mut self.world, (kind, words), &self.saved)?;
-        let line = state::dump_line(kind, words, &dumping.path());
+        // The box's root may have removed it.
+        self.dump_words =
+            self.dump_words.take().filter(|(of, file)| *of == words && file.is_there());
+        if self.dump_words.is_none() && kind == Shell::Bash {
+            let text = state::dump_words(Shell::Bash, words);
+            let file = self.world.run.open_text(words.name(), &text).ok();
+            self.dump_words = file.map(|file| (words, file));
+        }
+        let file = self.dump_words.as_ref().map(|(_, file)| file.path());
+        let line = state::dump_line(kind, words, &dumping.path(), file.as_deref());
         Ok((dumping, line))
     }
 

@@ -337,15 +337,32 @@ pub(crate) enum Words {
     Guarded,
 }
 
+impl Words {
+    /// Name of the file with them.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "d",
+            Self::Guarded => "e",
+        }
+    }
+}
+
 /// Writes the state of a shell to `path`, in a way that changes none of it. Under `set -e` no status of
 /// these ends the shell.
-pub(crate) fn dump_line(shell: Shell, words: Words, path: &str) -> Vec<u8> {
+///
+/// `file` has the words for bash, in which `eval` may be disabled.
+pub(crate) fn dump_line(shell: Shell, words: Words, path: &str, file: Option<&str>) -> Vec<u8> {
     let caller: &[u8] = match shell {
         Shell::Bash => b"\\builtin ",
         Shell::Sh => b"\\command ",
     };
     let mut line = Vec::new();
-    push(&mut line, &[caller, b"eval '", &dump_words(shell, words), b"'"]);
+    match file {
+        Some(file) if shell == Shell::Bash => {
+            push(&mut line, &[caller, b"source ", file.as_bytes()]);
+        }
+        _ => push(&mut line, &[caller, b"eval '", &dump_words(shell, words), b"'"]),
+    }
     let to: &[u8] = if writes_to_stdout(shell, words) { b" >" } else { b" 9>" };
     push(&mut line, &[to, path.as_bytes(), b" || ", caller, b":\n"]);
     line
@@ -356,7 +373,7 @@ fn writes_to_stdout(shell: Shell, words: Words) -> bool {
 }
 
 /// What writes the parts of a dump. No word of it is `eval`, which may be disabled.
-fn dump_words(shell: Shell, words: Words) -> Vec<u8> {
+pub(crate) fn dump_words(shell: Shell, words: Words) -> Vec<u8> {
     let to: &[u8] = if writes_to_stdout(shell, words) { b"" } else { b" >&9" };
     let (caller, words): (&[u8], &[&[u8]]) = match shell {
         Shell::Bash => (

@@ -184,6 +184,22 @@ fn c18_no_message_of_an_ended_job_in_a_later_command() {
     });
 }
 
+/// A command that is refused while the shell still writes its state has it write nothing more.
+#[test]
+fn a_refusal_does_not_disturb_the_state() {
+    in_each_shell(|sandbox, kind| {
+        for round in 0..5 {
+            sandbox.run("big=$(head -c 2000000 /dev/zero | tr '\\0' x)").is(0, "");
+            let bad = vec![(b"A B".to_vec(), b"1".to_vec())];
+            let answer = sandbox.run_with("touch ran", |exec| exec.env = bad);
+            assert_eq!(answer.end.how, How::ReadOnlyEnv, "{kind:?}");
+            let answer = sandbox.run(&format!("echo {round} ${{#big}}"));
+            answer.is(0, &format!("{round} 2000000\n"));
+            assert!(!answer.end.shell_restarted, "{kind:?}");
+        }
+    });
+}
+
 /// A shell that waits for its next line stays, whatever signals come.
 #[test]
 fn signals_between_commands_end_nothing() {
@@ -339,7 +355,7 @@ fn request_fields() {
         let answer = sandbox.run_with("touch ran", |exec| exec.env = env(&[("A;touch ran", "1")]));
         assert_eq!(answer.end.how, How::ReadOnlyEnv);
         let answer = sandbox.run_with("touch ran", |exec| exec.cwd = Some("/nowhere".into()));
-        assert_eq!((answer.end.how, answer.out.as_str()), (How::BadCwd, ""));
+        assert_eq!((answer.end.how, answer.out.as_str()), (How::BadCwd, ""), "{kind:?}");
         assert_eq!(answer.cwd(), "/workspace");
         sandbox.run("ls").is(0, "");
         let answer = sandbox.run_with("pwd", |exec| exec.cwd = Some("/tmp".into()));

@@ -368,7 +368,7 @@ fn a_setuid_program_raises_nobody() {
 fn tmpfs_mounts_are_as_large_as_asked() {
     in_box(|_, session| {
         let sizes = session.output("df -k /tmp /dev/shm /.sandkasten | awk 'NR>1 {print $2}'");
-        assert_eq!(sizes, "16384\n8192\n8192");
+        assert_eq!(sizes, "16384\n8192\n32768");
         assert_eq!(
             session.output("stat -c %a:%u /tmp /dev/shm /.sandkasten"),
             "1777:0\n1777:0\n711:65000"
