@@ -115,6 +115,13 @@ impl RunDir {
         Ok(Self { dir, spares: Vec::new(), spare_status: None })
     }
 
+    #[cfg(test)]
+    pub(crate) fn at(path: &std::path::Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = Rc::new(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
+        Ok(Self { dir, spares: Vec::new(), spare_status: None })
+    }
+
     /// A FIFO for the payload's writing, its read end open and non-blocking.
     pub(crate) fn fifo(&mut self) -> io::Result<Fifo> {
         match self.spares.pop() {

@@ -50,6 +50,9 @@ pub(crate) struct FifoScript {
 pub(crate) struct FileScript {
     file: OwnedFd,
     length: u64,
+    /// Where the text begins that was appended last. The shell may read that again from any line of it on,
+    /// when it has forked.
+    last_from: u64,
     /// From here on the file has blocks.
     kept_from: u64,
     /// The gate at the end of the file.
@@ -138,7 +141,8 @@ impl Script {
 impl FileScript {
     fn new(file: OwnedFd, gates: (Gate, Gate), first: &[u8]) -> io::Result<Self> {
         let (last, other) = gates;
-        let mut script = Self { file, length: 0, kept_from: 0, last, other, open: None };
+        let mut script =
+            Self { file, length: 0, last_from: 0, kept_from: 0, last, other, open: None };
         let mut text = first.to_vec();
         script.push_gate(&mut text);
         // Filled up to a block by a comment.
@@ -170,13 +174,14 @@ impl FileScript {
 
     fn append(&mut self, text: &[u8]) -> io::Result<()> {
         write_at(&self.file, self.length, text)?;
+        self.last_from = self.length;
         self.length += text.len() as u64;
         Ok(())
     }
 
     /// Gives the room of what was read back.
     fn forget(&mut self) {
-        let whole = self.length - self.length % READ_BYTES_KEPT;
+        let whole = self.last_from - self.last_from % READ_BYTES_KEPT;
         if whole > self.kept_from {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // Where that fails there is less room.
@@ -225,5 +230,39 @@ impl FifoScript {
             poller.remove(&self.write);
             self.is_watched = false;
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// What was said last is whole when more is said, wherever in it a block ends; what was before gives its
+    /// room back.
+    #[test]
+    fn only_what_was_read_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::at(dir.path()).unwrap();
+        let place = run.script_place("bash").unwrap();
+        let gates = (Gate::new(&run).unwrap(), Gate::new(&run).unwrap());
+        let mut script = FileScript::new(place.file().unwrap(), gates, b"first\n").unwrap();
+        assert_eq!(script.length, BLOCK_BYTES as u64);
+        let mut before = 0;
+        for short in 0..60 {
+            // It ends so many bytes behind the end of a block, and the next one is short.
+            let to_end = READ_BYTES_KEPT - script.length % READ_BYTES_KEPT;
+            for length in [usize::try_from(to_end).unwrap() + short, 10] {
+                let from = std::mem::replace(&mut before, usize::try_from(script.length).unwrap());
+                script.say(&vec![b'x'; length]).unwrap();
+                let path = format!("/proc/self/fd/{}/bash", place.dir.as_raw_fd());
+                let text = std::fs::read(path).unwrap();
+                assert_eq!(text.len() as u64, script.length);
+                assert!(!text[from..].contains(&0) && text[from..].ends_with(b"\n"), "{short}");
+            }
+        }
+        let blocks = rustix::fs::fstat(&script.file).unwrap().st_blocks;
+        assert!(blocks.cast_unsigned() * 512 <= 3 * READ_BYTES_KEPT, "{blocks} blocks");
     }
 }
