@@ -5,17 +5,17 @@
 //! that opens a *gate*, a FIFO that nobody has opened for writing, and open(2) waits there until init does.
 //!
 //! ```text
-//!   line │ open gate 0 │ line │ open gate 1 │ line │ open gate 0
-//!                                            ^ said: appended, then gate 1 is opened
+//!   line │ open gate 1 │ line │ open gate 2 │ line │ open gate 3
+//!                                            ^ said: appended, then gate 2 is opened
 //! ```
 //!
-//! A gate is closed again when the next line is said: the shell has answered the one before, so it is
-//! through. Two gates in turn are enough.
+//! A gate is used once: a child of init's may hold one open for a while that init has closed.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use sandkasten_protocol::Shell;
@@ -30,6 +30,8 @@ use crate::state::write_at;
 const BLOCK_BYTES: usize = 2048;
 /// Of lines that were read so much is kept, a multiple of the page size.
 const READ_BYTES_KEPT: u64 = 64 * 1024;
+/// Gates that are kept open: the one before the line that runs, and the one before that.
+const OPEN_MAX: usize = 2;
 
 #[derive(Debug)]
 pub(crate) enum Script {
@@ -57,9 +59,10 @@ pub(crate) struct FileScript {
     kept_from: u64,
     /// The gate at the end of the file.
     last: Gate,
-    other: Gate,
-    /// Keeps the other one open.
-    open: Option<OwnedFd>,
+    /// For the line that is said next.
+    spare: Option<Gate>,
+    /// Those that were opened last. The shell is through when it has answered the line behind.
+    open: VecDeque<(Gate, OwnedFd)>,
 }
 
 /// A FIFO that the shell opens for reading.
@@ -81,10 +84,7 @@ impl Script {
     ) -> io::Result<(Self, ScriptPlace)> {
         let place = run.script_place(name)?;
         let script = match kind {
-            Shell::Bash => {
-                let gates = (Gate::new(run)?, Gate::new(run)?);
-                Self::File(FileScript::new(place.file()?, gates, first)?)
-            }
+            Shell::Bash => Self::File(FileScript::new(place.file()?, Gate::new(run)?, first)?),
             Shell::Sh => {
                 let (id, write) = (poller.fresh_id(), place.fifo()?);
                 let pending = first.to_vec();
@@ -100,14 +100,33 @@ impl Script {
     ///
     /// # Errors
     /// The box's root has filled the place: the shell will never have the line.
-    pub(crate) fn say(&mut self, poller: &Poller, line: &[u8]) -> io::Result<()> {
+    pub(crate) fn say(&mut self, (poller, run): (&Poller, &RunDir), line: &[u8]) -> io::Result<()> {
         match self {
             Self::Fifo(fifo) => {
                 fifo.pending.extend_from_slice(line);
                 fifo.write(poller);
                 Ok(())
             }
-            Self::File(file) => file.say(line),
+            Self::File(file) => file.say(run, line),
+        }
+    }
+
+    /// The shell has its script open. No other program of the payload's reads what is in a file: it may be
+    /// another command's.
+    pub(crate) fn hide(&self) {
+        if let Self::File(file) = self {
+            // It is ours, so this works.
+            let _ = rustix::fs::fchmod(&file.file, Mode::empty());
+        }
+    }
+
+    /// Makes what the next line will need, while nobody waits.
+    pub(crate) fn make_spare(&mut self, run: &RunDir) {
+        if let Self::File(file) = self
+            && file.spare.is_none()
+        {
+            // Without room the next line tries again.
+            file.spare = Gate::new(run).ok();
         }
     }
 
@@ -139,12 +158,10 @@ impl Script {
 }
 
 impl FileScript {
-    fn new(file: OwnedFd, gates: (Gate, Gate), first: &[u8]) -> io::Result<Self> {
-        let (last, other) = gates;
-        let mut script =
-            Self { file, length: 0, last_from: 0, kept_from: 0, last, other, open: None };
-        let mut text = first.to_vec();
-        script.push_gate(&mut text);
+    fn new(file: OwnedFd, last: Gate, first: &[u8]) -> io::Result<Self> {
+        let mut text = last.behind(first);
+        let (spare, open) = (None, VecDeque::new());
+        let mut script = Self { file, length: 0, last_from: 0, kept_from: 0, last, spare, open };
         // Filled up to a block by a comment.
         let short = BLOCK_BYTES.saturating_sub(text.len() + 2);
         text.push(b'#');
@@ -154,22 +171,17 @@ impl FileScript {
         Ok(script)
     }
 
-    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+    fn say(&mut self, run: &RunDir, line: &[u8]) -> io::Result<()> {
         self.forget();
-        let mut text = line.to_vec();
-        self.push_gate(&mut text);
-        self.append(&text)?;
-        // The gate of the line before is the next one: it is shut before the shell can come to it.
-        self.open = None;
-        self.open = Some(self.other.open()?);
+        let next = self.spare.take().map_or_else(|| Gate::new(run), Ok)?;
+        self.append(&next.behind(line))?;
+        let gate = std::mem::replace(&mut self.last, next);
+        let open = gate.open()?;
+        self.open.push_back((gate, open));
+        if self.open.len() > OPEN_MAX {
+            self.open.pop_front();
+        }
         Ok(())
-    }
-
-    /// Has the text end at the other gate. No word stands there that could be an alias, a function or
-    /// disabled.
-    fn push_gate(&mut self, text: &mut Vec<u8>) {
-        std::mem::swap(&mut self.last, &mut self.other);
-        text.extend(format!("3<{}\n", self.last.name.path()).bytes());
     }
 
     fn append(&mut self, text: &[u8]) -> io::Result<()> {
@@ -195,6 +207,11 @@ impl Gate {
     fn new(run: &RunDir) -> io::Result<Self> {
         let (name, fifo) = run.gate()?;
         Ok(Self { name, fifo })
+    }
+
+    /// A text that ends here. No word stands behind it that could be an alias, a function or disabled.
+    fn behind(&self, text: &[u8]) -> Vec<u8> {
+        [text, format!("3<{}\n", self.name.path()).as_bytes()].concat()
     }
 
     /// Lets the shell through, now or when it comes.
@@ -246,8 +263,8 @@ mod test {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::at(dir.path()).unwrap();
         let place = run.script_place("bash").unwrap();
-        let gates = (Gate::new(&run).unwrap(), Gate::new(&run).unwrap());
-        let mut script = FileScript::new(place.file().unwrap(), gates, b"first\n").unwrap();
+        let gate = Gate::new(&run).unwrap();
+        let mut script = FileScript::new(place.file().unwrap(), gate, b"first\n").unwrap();
         assert_eq!(script.length, BLOCK_BYTES as u64);
         let mut before = 0;
         for short in 0..60 {
@@ -255,7 +272,7 @@ mod test {
             let to_end = READ_BYTES_KEPT - script.length % READ_BYTES_KEPT;
             for length in [usize::try_from(to_end).unwrap() + short, 10] {
                 let from = std::mem::replace(&mut before, usize::try_from(script.length).unwrap());
-                script.say(&vec![b'x'; length]).unwrap();
+                script.say(&run, &vec![b'x'; length]).unwrap();
                 let path = format!("/proc/self/fd/{}/bash", place.dir.as_raw_fd());
                 let text = std::fs::read(path).unwrap();
                 assert_eq!(text.len() as u64, script.length);

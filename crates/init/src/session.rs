@@ -453,7 +453,15 @@ impl Session {
                 | Phase::Program { .. }
                 | Phase::Ending { .. }
                 | Phase::Settling { .. } => None,
-                Phase::Line { .. } => Some(Outcome::shell(ended)),
+                Phase::Line { step, .. } => {
+                    let has_begun = *step == Step::Command && self.runs.were_opened(running.id());
+                    Some(match ended {
+                        // It has read to the end of its script without doing what stands there (`set -n`, no
+                        // descriptor left).
+                        Ended::Exited(_) if !has_begun => Outcome::of(How::Broken),
+                        Ended::Exited(_) | Ended::Signaled(_) => Outcome::shell(ended),
+                    })
+                }
                 Phase::Killing(killer) => Some(Outcome::of(killer.why)),
             };
             running.shell_restarted |= !matches!(running.phase, Phase::Waiting);
@@ -794,6 +802,9 @@ impl Session {
         // The words of a dump start nothing.
         self.note_kept();
         self.world.run.make_spares();
+        if let Some(shell) = self.shell.as_mut() {
+            shell.make_spare(&self.world);
+        }
     }
 
     // ---- its state ----
@@ -914,9 +925,12 @@ impl Session {
         } else if dumping.is_look_due(now) {
             let ids = self.setup.ids;
             if self.shell.as_ref().is_some_and(|shell| shell.waits_for_script(&self.world, ids)) {
-                // What it has written before it began to wait.
+                // What it has written before it began to wait. Another may have been asked for then.
+                let id = dumping.id();
                 self.on_dump();
-                self.end_dump();
+                if self.dumping.as_ref().is_some_and(|dumping| dumping.id() == id) {
+                    self.end_dump();
+                }
             } else {
                 dumping.read_as_it_comes(&self.world.poller);
             }

@@ -186,9 +186,14 @@ impl ShellProcess {
 
     /// Gives the shell a line. It must be idle. One that can't be given it is ended.
     pub(crate) fn say(&mut self, world: &World, line: &[u8]) {
-        if self.script.say(&world.poller, line).is_err() {
+        if self.script.say((&world.poller, &world.run), line).is_err() {
             self.signal(world, Signal::KILL);
         }
+    }
+
+    /// Makes what the next line will need, while nobody waits.
+    pub(crate) fn make_spare(&mut self, world: &World) {
+        self.script.make_spare(&world.run);
     }
 
     /// Its processes. `None` before the shell's own is known.
@@ -271,6 +276,7 @@ impl ShellProcess {
                 starting.status.close(&world.poller);
                 // The shell has left it and holds its script open: the names can go.
                 drop(starting.place);
+                self.script.hide();
                 self.breaks_on_open_substitution = breaks_on_open_substitution(&record);
                 Change::Ready { pwd: record.pwd }
             }
