@@ -17,7 +17,7 @@ use sandkasten_protocol::id;
 use sandkasten_types::SessionId;
 use sha2::{Digest as _, Sha256};
 
-use crate::disk::{self, Space};
+use crate::disk::{self, Ahead, Space};
 
 /// Where sessions lie on disk.
 #[derive(Debug)]
@@ -60,14 +60,14 @@ impl Dirs {
         &self,
         session: &SessionId,
         uid_base: u32,
-        space: Space,
+        (space, ahead): (Space, Option<&Ahead>),
     ) -> io::Result<SessionDirs> {
         let dir = self.session(session);
         make_dir(&dir, 0o700)?;
         make_owned(&dir.join("spool"), 0o700, uid_base + id::INIT)?;
         let scratch = open_dir(&dir)?;
         Ok(SessionDirs {
-            tree: space.make(&dir, scratch.as_fd(), uid_base)?,
+            tree: space.make(&dir, scratch.as_fd(), (uid_base, ahead))?,
             spool: open_dir(&dir.join("spool"))?,
             listener: listener(&scratch)?,
             scratch,

@@ -6,7 +6,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use sandkasten_jail::disk::image::{self, Life};
 use sandkasten_jail::disk::{self, Choice, Mechanism, project};
@@ -15,7 +16,7 @@ use sandkasten_jail::tree;
 use sandkasten_protocol::id;
 
 use crate::config::Config;
-use crate::dirs::{make_owned, open_dir};
+use crate::dirs::{make_dir, make_owned, open_dir};
 use crate::error::{Error, StartError};
 
 /// A user namespace to try with, far above those of sessions.
@@ -27,7 +28,22 @@ const IMAGE: &str = "disk";
 #[derive(Debug)]
 pub(crate) struct Disks {
     choice: Choice,
+    /// Where every session has an image of its own.
+    ahead: Option<Ahead>,
 }
+
+/// Images of the size that sessions have which ask for none, made before they are wanted: mke2fs takes
+/// longer than all else of a create.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    dir: PathBuf,
+    bytes: u64,
+    /// Held by who fills it.
+    filling: Mutex<()>,
+}
+
+/// As many as are made at once on a small host.
+const AHEAD: usize = 2;
 
 /// Where a session writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +66,18 @@ impl Disks {
             return Err(StartError::DiskLimits(choice.to_string()));
         }
         tracing::info!(how = %choice, "disk_limits");
-        Ok(Self { choice })
+        let ahead = match (choice.mechanism, config.ceilings.disk_mb) {
+            (Some(Mechanism::Image), Some(mb)) => {
+                let ahead = Ahead::open(&config.data_dir, mb << 20);
+                Some(ahead.map_err(|error| StartError::DiskLimits(error.to_string()))?)
+            }
+            _ => None,
+        };
+        Ok(Self { choice, ahead })
+    }
+
+    pub(crate) fn ahead(&self) -> Option<&Ahead> {
+        self.ahead.as_ref()
     }
 
     pub(crate) fn mechanism(&self) -> Option<Mechanism> {
@@ -78,6 +105,57 @@ impl Disks {
     }
 }
 
+impl Ahead {
+    /// What an earlier daemon has left is of its size, and perhaps not whole: it goes.
+    fn open(data_dir: &Path, bytes: u64) -> io::Result<Self> {
+        let dir = data_dir.join("ahead");
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        make_dir(&dir, 0o700)?;
+        Ok(Self { dir, bytes, filling: Mutex::default() })
+    }
+
+    /// Makes those that are missing. Blocks.
+    pub(crate) fn fill(&self) -> io::Result<()> {
+        let _one_at_a_time = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in self.places() {
+            if !place.try_exists()? {
+                let new = self.dir.join("new");
+                image::make(&new, self.bytes, Life::Scratch, None)?;
+                std::fs::rename(new, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one to `path`, if there is one.
+    fn take(&self, bytes: u64, path: &Path) -> io::Result<Taken> {
+        if bytes != self.bytes {
+            return Ok(Taken::None);
+        }
+        for place in self.places() {
+            match std::fs::rename(place, path) {
+                Ok(()) => return Ok(Taken::One),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Taken::None)
+    }
+
+    fn places(&self) -> impl Iterator<Item = PathBuf> {
+        (0..AHEAD).map(|number| self.dir.join(number.to_string()))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    One,
+    None,
+}
+
 impl Space {
     /// Makes a session's `upper`, `work` and `workspace`; `folder` is its own, open as `opened`. Gives
     /// the detached tree of the three.
@@ -85,7 +163,7 @@ impl Space {
         self,
         folder: &Path,
         opened: BorrowedFd<'_>,
-        uid_base: u32,
+        (uid_base, ahead): (u32, Option<&Ahead>),
     ) -> io::Result<OwnedFd> {
         let Self::Limited { mechanism, bytes } = self else {
             fill(folder, uid_base)?;
@@ -102,7 +180,10 @@ impl Space {
             }
             Mechanism::Image => {
                 let path = folder.join(IMAGE);
-                image::make(&path, bytes, Life::Scratch, None)?;
+                let taken = ahead.map(|ahead| ahead.take(bytes, &path)).transpose()?;
+                if taken != Some(Taken::One) {
+                    image::make(&path, bytes, Life::Scratch, None)?;
+                }
                 filled(image::mount(&image::open(&path)?)?, uid_base)
             }
             Mechanism::Memory => filled(disk::memory(bytes)?, uid_base),

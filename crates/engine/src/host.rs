@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::db::Db;
 use crate::dirs::Dirs;
-use crate::disk::Disks;
+use crate::disk::{Ahead, Disks};
 use crate::error::Error;
 use crate::image::Store;
 use crate::session::Handle;
@@ -61,6 +61,21 @@ impl Host {
         self.tasks.spawn_blocking(move || {
             if let Err(error) = host.cgroups.park(&host.launcher, STARTERS) {
                 tracing::warn!(%error, "starters_not_parked");
+            }
+        });
+    }
+}
+
+impl Host {
+    /// Sees to it that images wait for the next creates. Nobody waits for this.
+    pub(crate) fn make_images_ahead(self: &Arc<Self>) {
+        if self.disks.ahead().is_none() {
+            return;
+        }
+        let host = Arc::clone(self);
+        self.tasks.spawn_blocking(move || {
+            if let Some(Err(error)) = host.disks.ahead().map(Ahead::fill) {
+                tracing::warn!(%error, "images_not_made_ahead");
             }
         });
     }

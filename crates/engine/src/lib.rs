@@ -140,6 +140,7 @@ impl Engine {
         host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
         host.tasks.spawn(empty_trash(Arc::clone(&host), stopping.clone()));
         host.park_starters();
+        host.make_images_ahead();
         Ok(Self(Arc::new(Inner { host, stopping })))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sandkasten_e2e::host::Requirement;
 use sandkasten_e2e::http::Answer;
-use sandkasten_e2e::lab::{Lab, Signal};
+use sandkasten_e2e::lab::{Builder as LabBuilder, Lab, Signal};
 use sandkasten_e2e::session::decode;
 use sandkasten_e2e::{host, skip, wait};
 use serde_json::{Value, json};
@@ -17,8 +17,12 @@ const MIB: u64 = 1 << 20;
 
 /// A daemon that may use this mechanism alone. `None`, said aloud: the host does not have it.
 fn lab_with(mechanism: &str) -> Option<Lab> {
-    let builder = Lab::builder().set("disk_limits", json!([mechanism]));
-    let lab = builder.prepare();
+    lab_of(Lab::builder(), mechanism)
+}
+
+/// As [`lab_with`], with more settings.
+fn lab_of(builder: LabBuilder, mechanism: &str) -> Option<Lab> {
+    let lab = builder.set("disk_limits", json!([mechanism])).prepare();
     let line = line_of(&lab);
     let need = if line["given"] == false {
         let name = format!("disk_limits({mechanism})");
@@ -149,6 +153,34 @@ fn full(mechanism: &str) {
     session.write("/workspace/kept", &vec![b'y'; 4 << 20], "0644");
     assert_eq!(host::proc_file(lab.pid(), "mountinfo"), mounts, "the host's table");
     assert_eq!(session.delete().status(), 200);
+    nothing_attached(&lab);
+}
+
+/// Where every session has an image, the next ones are there before they are asked for.
+#[test]
+fn images_are_made_ahead() {
+    let builder = Lab::builder().set("ceilings.disk_mb", json!(48));
+    let Some(mut lab) = lab_of(builder, "image") else { return };
+    let ahead = lab.data_dir.join("ahead");
+    let all = |ahead: &Path| {
+        wait::until("images ahead", Duration::from_secs(20), || host::names(ahead) == ["0", "1"]);
+    };
+    all(&ahead);
+    // What is cut off is none.
+    lab.kill();
+    std::fs::write(ahead.join("0"), "torn").expect("write");
+    lab.restart();
+    all(&ahead);
+    let sessions: Vec<_> = (0..5).map(|_| lab.session(&json!({ "user": "root" }))).collect();
+    for session in &sessions {
+        assert_eq!(session.stats()["disk_limit"], 48 * MIB);
+        assert_ne!(session.exec("head -c 60000000 /dev/zero > /root/f").code(), 0);
+    }
+    let other = lab.session(&json!({ "limits": { "disk_mb": 16 } }));
+    assert_eq!(other.stats()["disk_limit"], 16 * MIB);
+    all(&ahead);
+    assert_eq!(attached_below(&lab.data_dir).len(), 6, "each has its own");
+    drop((sessions, other));
     nothing_attached(&lab);
 }
 

@@ -297,7 +297,7 @@ impl Things {
         point("engine: folders")?;
         let dirs = host
             .dirs
-            .make(id, range.base, host.disks.space(spec.disk_bytes())?)
+            .make(id, range.base, (host.disks.space(spec.disk_bytes())?, host.disks.ahead()))
             .map_err(|error| no_space_or("folders of a session", error))?;
         point("engine: plan")?;
         let scratch = dirs.scratch.try_clone().map_err(internal)?;
@@ -382,6 +382,7 @@ impl Prepared {
         });
         let launched = launched.await;
         requested.host.park_starters();
+        requested.host.make_images_ahead();
         match launched.and_then(identified) {
             Ok((init, pidfd)) => {
                 Ok(Started { requested, uid_base, namespace, scratch, init, pidfd })
