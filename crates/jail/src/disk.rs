@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::path::Beneath;
 use crate::{root, tree};
@@ -157,8 +158,30 @@ fn memory_attempt(namespace: BorrowedFd<'_>) -> Result<(), String> {
         .map_err(|error| format!("map the ids of a tmpfs: {error}"))
 }
 
+/// Takes the right to write beyond quotas from this thread and those that it starts from now on
+/// (`CAP_SYS_RESOURCE`, see capabilities(7)). Gives what it had.
+///
+/// # Errors
+/// What capset(2) says.
+pub fn keep_to_quotas() -> io::Result<CapabilitySets> {
+    let had = rustix::thread::capabilities(None)?;
+    if had.effective.contains(CapabilitySet::SYS_RESOURCE) {
+        let mut kept = had;
+        kept.effective.remove(CapabilitySet::SYS_RESOURCE);
+        rustix::thread::set_capabilities(None, kept)?;
+    }
+    Ok(had)
+}
+
 /// Writes twice as much as may be there.
 fn holds(dir: &Path, bytes: u64) -> Result<(), String> {
+    let had = keep_to_quotas().map_err(|error| format!("keep to quotas: {error}"))?;
+    let held = write_too_much(dir, bytes);
+    let given_back = rustix::thread::set_capabilities(None, had);
+    given_back.map_err(|error| format!("take capabilities back: {error}")).and(held)
+}
+
+fn write_too_much(dir: &Path, bytes: u64) -> Result<(), String> {
     let file = File::create(dir.join("full")).map_err(|error| format!("make a file: {error}"))?;
     let block = vec![1; 64 << 10];
     let mut written = 0;

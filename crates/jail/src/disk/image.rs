@@ -152,8 +152,8 @@ pub fn mount(image: &File) -> io::Result<OwnedFd> {
 /// the image may be of the new size then, with the old file system in it, which another call completes.
 pub fn grow(image: &File, bytes: u64) -> io::Result<()> {
     // The last step asks for it; without it there is no use in the others.
-    let have = rustix::thread::capabilities(None)?.effective;
-    if !have.contains(CapabilitySet::SYS_RESOURCE) {
+    let had = rustix::thread::capabilities(None)?;
+    if !had.permitted.contains(CapabilitySet::SYS_RESOURCE) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mount = mount(image)?;
@@ -163,7 +163,13 @@ pub fn grow(image: &File, bytes: u64) -> io::Result<()> {
     sys::loop_grow(device_of(image)?.file.as_fd())?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::openat(&mount, ".", flags, Mode::empty())?;
-    sys::ext4_grow(top.as_fd(), bytes / BLOCK_BYTES)
+    // The daemon goes without it else, so as to keep to quotas.
+    let mut all = had;
+    all.effective |= CapabilitySet::SYS_RESOURCE;
+    rustix::thread::set_capabilities(None, all)?;
+    let grown = sys::ext4_grow(top.as_fd(), bytes / BLOCK_BYTES);
+    rustix::thread::set_capabilities(None, had)?;
+    grown
 }
 
 /// A loop device that has an image's file.

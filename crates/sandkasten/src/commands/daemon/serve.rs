@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
 use sandkasten_engine::Engine;
+use sandkasten_jail::disk;
 use sandkasten_jail::doctor::{Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
 use tokio::net::TcpListener;
@@ -44,6 +45,8 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     let claim = Claim::take(&data_dir)?;
     start_log(args, &data_dir)?;
     tell_missing(&missing);
+    // What it writes for a workspace counts as what a box writes.
+    disk::keep_to_quotas().tried(|| "keep to quotas".to_owned())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.tried(|| "runtime".to_owned())?;
     runtime.block_on(serve(args, &settings, launcher, &claim))?;
