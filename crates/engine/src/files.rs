@@ -27,8 +27,8 @@ use crate::workspace::{NewFile, WorkspaceError, Workspaces, WriteOptions, sync_u
 use crate::workspaces::{self, file_error, workspace_call};
 use sandkasten_files::identity;
 
-/// A file of so many bytes is sent to init as a whole.
-const SMALL_BYTES_MAX: usize = sandkasten_protocol::DATA_BYTES_MAX / 2;
+/// A file of so many bytes is written in one step when all of it is there.
+pub const SMALL_BYTES_MAX: usize = sandkasten_protocol::DATA_BYTES_MAX / 2;
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -49,7 +49,7 @@ pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, Worksp
 pub use error::{Ended, Error, FileFault, StartError};
 pub use events::{EventsFrom, ExecEvents, Follow};
 pub use exec::{ExecEvent, ExecHandle};
-pub use files::{CreateFile, FileRead, FileWriter, Place};
+pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
 pub use raw::{Etag, LastLink, OpenFile, Target, described, file_type};

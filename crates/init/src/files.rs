@@ -18,6 +18,7 @@ use crate::lookup::{self, Follow, Place, fault};
 use crate::names::{self, Existing};
 use crate::rights::Ids;
 use crate::runtime::random_name;
+use crate::state::write_at;
 use crate::worker::Workers;
 use crate::world::World;
 
@@ -174,7 +175,8 @@ impl Files {
 
     /// Fills a file and puts it in its place.
     fn put(&mut self, world: &World, pending: &Pending, data: &[u8]) -> Answer {
-        let written = write_all(&pending.file, data).map_err(fault);
+        let written = write_at(&pending.file, 0, data)
+            .map_err(|error| fault(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
         let done = written.and_then(|()| pending.commit(world)).and_then(|replaced| {
             self.replaced.extend(replaced);
             let stat = rustix::fs::fstat(&pending.file).map_err(fault)?;
@@ -214,17 +216,6 @@ impl Files {
         pending.remove(world);
         Ok((FileDone::Done, None))
     }
-}
-
-fn write_all(file: &OwnedFd, mut data: &[u8]) -> Result<(), Errno> {
-    while !data.is_empty() {
-        match rustix::io::write(file, data) {
-            Ok(length) => data = data.get(length..).unwrap_or_default(),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 impl Pending {

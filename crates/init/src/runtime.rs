@@ -212,8 +212,8 @@ fn open_fifo(dir: impl AsFd, name: &str, access: OFlags) -> io::Result<OwnedFd> 
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
-/// 71 random bits in letters and digits. To guess one within the life of a command is hopeless, and would lead to nothing that the shell's
-/// own user can't do to it.
+/// 71 random bits in letters and digits. To guess one within the life of a command is hopeless, and would
+/// lead to nothing that the shell's own user can't do to it.
 pub(crate) fn random_name() -> io::Result<String> {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const LENGTH: usize = 12;

@@ -19,7 +19,7 @@ use hyper::{Method, StatusCode};
 use sandkasten_engine::work::Job;
 use sandkasten_engine::{
     CreateFile, Error, Etag, Expect, FileFault, FileUser, LastLink, OpenFile, Parents, Place,
-    Target,
+    SMALL_BYTES_MAX, Target,
 };
 use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
@@ -44,8 +44,6 @@ use crate::query::{Query, one_path};
 
 /// Bytes that are read or written at once. A transfer has two of them in memory.
 const BUFFER_BYTES: usize = 1024 * 1024;
-/// A file of so many bytes is written when all of it has come.
-const SMALL_BYTES_MAX: u64 = 32 * 1024;
 /// Pieces of a body that are written at once: each may hold more memory than its bytes.
 const PIECES_MAX: usize = 256;
 /// How often an edit is tried again where the file changes meanwhile.
@@ -510,7 +508,7 @@ async fn put_in(
     let held = reader.length().map_or(u64::MAX, |length| length).min(2 * BUFFER_BYTES as u64);
     let _share = app.budget.try_take(held)?;
     let failed = |error| refused(error, &expect);
-    if reader.length().is_some_and(|length| length <= SMALL_BYTES_MAX) {
+    if reader.length().is_some_and(|length| length <= SMALL_BYTES_MAX as u64) {
         let mut whole = Vec::new();
         while let Some(piece) = reader.next().await? {
             whole.extend_from_slice(&piece);
