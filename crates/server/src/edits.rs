@@ -2,11 +2,9 @@
 
 use sandkasten_types::ErrorCode;
 use sandkasten_types::files::Edit;
+use sandkasten_types::limits::EDITS_MAX;
 
 use crate::error::ApiError;
-
-/// Edits of one call.
-const EDITS_MAX: usize = 1000;
 
 /// Applies the edits in order to what the ones before them left, and counts the replacements. The
 /// result is `limit` bytes at most.

@@ -53,17 +53,60 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | E::FileNotFound
         | E::ImageNotFound
         | E::ExecNotFound
+        | E::ProcessNotFound
         | E::RouteNotFound => StatusCode::NOT_FOUND,
         E::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         E::Conflict | E::AlreadyExists | E::WorkspaceInUse | E::IdempotencyMismatch => {
             StatusCode::CONFLICT
         }
         E::SessionExpired | E::SessionDestroyed | E::SessionCrashed => StatusCode::GONE,
+        E::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         E::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         E::QuotaExceeded | E::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         E::Overloaded | E::Draining => StatusCode::SERVICE_UNAVAILABLE,
         E::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         E::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// What a code means, for the API document.
+pub(crate) fn meaning(code: ErrorCode) -> &'static str {
+    use ErrorCode as E;
+    match code {
+        E::InvalidRequest => "the request breaks a rule; the message names the field and the rule",
+        E::InvalidImage => "the image name is malformed, or not one that the daemon allows",
+        E::InvalidWorkspace => "the workspace id is malformed, or workspaces are switched off",
+        E::InvalidPath => "the path is empty, too long, has a NUL, or its links lead in a circle",
+        E::PathNotAllowed => "the path leads out of the workspace",
+        E::NotAFile => "the path is no regular file",
+        E::IsADirectory => "the path is a directory",
+        E::NotADirectory => "the path, or a part of it, is no directory",
+        E::Unauthorized => "the API key is missing or wrong",
+        E::Forbidden => "the `Host` or `Origin` may not call a daemon that has no API key",
+        E::PermissionDenied => "file permissions inside the sandbox forbid it",
+        E::SessionNotFound => "there is no such session",
+        E::WorkspaceNotFound => "there is no such workspace",
+        E::FileNotFound => "there is nothing at the path",
+        E::ImageNotFound => "there is no such image",
+        E::ExecNotFound => "there is no such exec, or it is not kept any more",
+        E::ProcessNotFound => "there is no such process, or it is not kept any more",
+        E::RouteNotFound => "there is no such route in this version",
+        E::MethodNotAllowed => "the route has other methods; `Allow` lists them",
+        E::Conflict => "the state of the thing forbids it; the message says which",
+        E::AlreadyExists => "there is something at the path already",
+        E::WorkspaceInUse => "a session has the workspace",
+        E::IdempotencyMismatch => "the key or id was used for another request",
+        E::SessionExpired => "the session's time is over",
+        E::SessionDestroyed => "the session was deleted",
+        E::SessionCrashed => "the session broke down",
+        E::PreconditionFailed => "the file is not the one that the precondition names",
+        E::TooLarge => "the body or file is above the limit, which the message states",
+        E::QuotaExceeded => "as many sessions run as the daemon may have; end one, or wait",
+        E::RateLimited => "too many requests in a short time; wait",
+        E::Overloaded => "the daemon or the session has too much to do; wait",
+        E::Draining => "the daemon is stopping",
+        E::NoSpace => "the disk quota of the session or workspace, or the disk itself, is full",
+        E::InternalError => "a fault of the daemon; its log has the request id",
     }
 }
 
@@ -327,6 +370,7 @@ mod test {
             E::FileNotFound,
             E::ImageNotFound,
             E::ExecNotFound,
+            E::ProcessNotFound,
             E::RouteNotFound,
             E::MethodNotAllowed,
             E::Conflict,
@@ -336,6 +380,7 @@ mod test {
             E::SessionExpired,
             E::SessionDestroyed,
             E::SessionCrashed,
+            E::PreconditionFailed,
             E::TooLarge,
             E::QuotaExceeded,
             E::RateLimited,

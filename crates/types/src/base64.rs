@@ -47,7 +47,12 @@ impl<'de> Deserialize<'de> for Base64 {
 
 impl utoipa::PartialSchema for Base64 {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        <String as utoipa::PartialSchema>::schema()
+        use utoipa::openapi::schema::{ObjectBuilder, Type};
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("Bytes in base64: the standard alphabet, with padding."))
+            .content_encoding("base64")
+            .into()
     }
 }
 

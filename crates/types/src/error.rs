@@ -23,6 +23,7 @@ pub enum ErrorCode {
     FileNotFound,
     ImageNotFound,
     ExecNotFound,
+    ProcessNotFound,
     RouteNotFound,
     MethodNotAllowed,
     Conflict,
@@ -32,6 +33,7 @@ pub enum ErrorCode {
     SessionExpired,
     SessionDestroyed,
     SessionCrashed,
+    PreconditionFailed,
     TooLarge,
     QuotaExceeded,
     RateLimited,
@@ -44,6 +46,7 @@ pub enum ErrorCode {
 /// The body of every error answer.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
+    /// The stable name of the error; its status follows from it.
     pub error_code: ErrorCode,
     /// Names the thing and the limit; never a host path.
     pub message: String,

@@ -61,15 +61,23 @@ pub enum ExitReason {
 /// How a command ended: the fields that a blocking answer and the `done` event share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecEnd {
+    /// Id of the exec.
     pub exec_id: ExecId,
+    /// Exit code of the command: 124 at a timeout, 130 where it was cancelled, 128 + n where signal
+    /// n ended it.
     pub exit_code: i32,
+    /// The shell's working directory after the command.
     pub cwd: String,
+    /// Milliseconds from its begin to its end; waiting for its turn does not count.
     pub duration_ms: u64,
+    /// Whether `timeout_ms` ended it.
     pub timed_out: bool,
+    /// Why it ended.
     pub exit_reason: ExitReason,
     /// Number of the signal that the shell died by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Whether another shell took the place of the one that ran it.
     pub shell_restarted: bool,
     /// The new shell has not all of the state that the last finished command left: it could not be
     /// saved (above 16 MiB) or not be loaded.
@@ -94,6 +102,7 @@ pub struct ExecEnd {
 /// More about an `exit_reason` `oom`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OomDetails {
+    /// Whose memory limit it was.
     pub scope: OomScope,
 }
 
@@ -116,16 +125,19 @@ pub struct ExecOutput {
     /// stdout and stderr in the order written, cleaned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// With `split`.
+    /// With `split`: stdout alone, cleaned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout: Option<String>,
+    /// With `split`: stderr alone, cleaned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
     /// In place of `output` with `encoding` `base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_base64: Option<Base64>,
+    /// In place of `stdout` with `encoding` `base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout_base64: Option<Base64>,
+    /// In place of `stderr` with `encoding` `base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr_base64: Option<Base64>,
 }
@@ -153,6 +165,7 @@ pub struct ExecAnswer {
 /// The answer of an exec with `detach`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecStarted {
+    /// Id of the exec, to follow its events and to get its result.
     pub exec_id: ExecId,
 }
 
@@ -168,20 +181,26 @@ pub enum RunStatus {
 /// `GET /v1/sessions/{id}/execs/{exec_id}`, and each entry of the list, which has no output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecStatus {
+    /// Id of the exec.
     pub exec_id: ExecId,
+    /// How far it has come.
     pub status: RunStatus,
     /// Its first 2 KiB.
     pub cmd: String,
     /// Bytes of the whole command.
     pub cmd_bytes: u64,
+    /// When the request came.
     pub created_at: Timestamp,
+    /// When its turn came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// `null` while it has none, and where it will never be known.
     #[schema(required)]
     pub exit_code: Option<i32>,
+    /// Why it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_reason: Option<ExitReason>,
     /// Why it could not be run, or what it did is not known.
@@ -197,20 +216,32 @@ pub struct ExecStatus {
 /// What [`ExecStatus`] has of an [`ExecEnd`] beside what it always has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecMore {
+    /// The shell's working directory after the command.
     pub cwd: String,
+    /// Milliseconds from its begin to its end.
     pub duration_ms: u64,
+    /// Whether `timeout_ms` ended it.
     pub timed_out: bool,
+    /// Number of the signal that the shell died by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Whether another shell took the place of the one that ran it.
     pub shell_restarted: bool,
+    /// The new shell has not all of the state that the last finished command left.
     #[serde(default, skip_serializing_if = "is_false")]
     pub state_lost: bool,
+    /// Something was left out of the output.
     pub truncated: bool,
+    /// Bytes that the command wrote.
     pub output_bytes: u64,
+    /// Processes of the session killed for want of memory while the command ran.
     pub oom_kills: u64,
+    /// Forks that failed at the pids limit while the command ran.
     pub fork_fails: u64,
+    /// The session's memory limit in bytes, with `exit_reason` `oom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<u64>,
+    /// Whose limit it was, where it was not the session's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<OomDetails>,
 }
@@ -237,6 +268,7 @@ impl From<ExecEnd> for ExecMore {
 /// `GET /v1/sessions/{id}/execs`, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Execs {
+    /// The execs, oldest first.
     pub execs: Vec<ExecStatus>,
 }
 
@@ -251,10 +283,13 @@ pub struct RestartShell {
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShellRestarted {
+    /// Always true.
     pub ok: bool,
-    /// The new shell's.
+    /// The new shell's working directory.
     pub cwd: String,
+    /// Milliseconds from its turn to the new shell.
     pub duration_ms: u64,
+    /// The new shell has not all of the state that the last finished command left.
     #[serde(default, skip_serializing_if = "is_false")]
     pub state_lost: bool,
 }
@@ -272,6 +307,7 @@ pub enum Stream {
 /// `event: chunk` of an exec stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chunk {
+    /// What was written, as text; it never ends within a character.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<String>,
     /// In place of `chunk` with `encoding` `base64`.
@@ -279,6 +315,7 @@ pub struct Chunk {
     pub chunk_base64: Option<Base64>,
     /// Milliseconds since 1970-01-01 UTC.
     pub timestamp: i64,
+    /// Where it was written to.
     pub stream: Stream,
     /// Rises with every event, not by one always; also the event's `id`.
     pub seq: u64,
@@ -287,9 +324,11 @@ pub struct Chunk {
 /// `event: gap`: output that is not kept any more stood here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gap {
+    /// Bytes of output that are missing.
     pub bytes: u64,
-    /// The first and the last event that are missing.
+    /// The first event that is missing.
     pub from_seq: u64,
+    /// The last event that is missing.
     pub to_seq: u64,
     /// The event's `id`: `to_seq`.
     pub seq: u64,
@@ -298,7 +337,10 @@ pub struct Gap {
 /// `event: error` of an exec stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StreamError {
+    /// What went wrong, for people.
     pub error: String,
+    /// What went wrong, for programs.
     pub error_code: crate::ErrorCode,
+    /// Facts a program can use, by name; which ones depends on the code.
     pub details: serde_json::Map<String, serde_json::Value>,
 }

@@ -8,11 +8,13 @@ use crate::Base64;
 /// `POST …/fs/write`. One of `text` and `content_base64` is given; what counts is its presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WriteFile {
-    /// This or `path_base64`.
+    /// Where the file is or is to be: absolute, or relative to `/workspace`. This or `path_base64`.
     pub path: Option<String>,
-    /// For a path that is not UTF-8.
+    /// In place of `path`, for a path that is not UTF-8.
     pub path_base64: Option<Base64>,
+    /// The content as text. This or `content_base64`.
     pub text: Option<String>,
+    /// The content as base64 of its bytes. This or `text`.
     pub content_base64: Option<String>,
     /// Octal, as in `"0644"`; an existing file keeps its own where absent.
     pub mode: Option<String>,
@@ -28,6 +30,7 @@ pub struct FileContent {
     /// Where it was asked for so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<Base64>,
+    /// Base64 of the bytes that were read.
     pub content_base64: String,
     /// The file is longer than what is here.
     pub truncated: bool,
@@ -38,6 +41,7 @@ pub struct FileContent {
 /// The answer of `POST …/fs/upload`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Uploaded {
+    /// Always true.
     pub ok: bool,
     /// In a session absolute, in a workspace relative to it.
     pub paths: Vec<String>,
@@ -49,6 +53,7 @@ pub struct Uploaded {
 /// The answer of `PUT …/fs/archive`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unpacked {
+    /// Always true.
     pub ok: bool,
     /// Members of the archive, all of which were made.
     pub entries: u64,
@@ -71,18 +76,26 @@ pub enum FileType {
 pub struct DirEntry {
     /// Bytes that are not UTF-8 are replaced; `name_base64` then has the name.
     pub name: String,
+    /// Whether it is a directory; a link to one is not.
     pub is_dir: bool,
+    /// Absolute in a session, relative in a workspace.
     pub path: String,
+    /// What it is; of a link itself where it was not followed.
     pub r#type: FileType,
+    /// Bytes of its content; of a link, of its target.
     pub size: u64,
     /// Octal, as in `"0644"`.
     pub mode: String,
+    /// Number of its owner, as the session sees it.
     pub uid: u32,
+    /// Number of its group, as the session sees it.
     pub gid: u32,
     /// RFC 3339 with nanoseconds.
     pub mtime: String,
+    /// What a link leads to, as written in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Base64 of the name, where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
     /// Where the path is not UTF-8.
@@ -106,9 +119,11 @@ pub struct Listing {
 pub struct CopyFiles {
     /// This or `from_base64`.
     pub from: Option<String>,
+    /// In place of `from`, for a path that is not UTF-8.
     pub from_base64: Option<Base64>,
     /// Where the copy is to be, its own name included. This or `to_base64`.
     pub to: Option<String>,
+    /// In place of `to`, for a path that is not UTF-8.
     pub to_base64: Option<Base64>,
     /// A directory, with all that is in it; false where absent.
     pub recursive: Option<bool>,
@@ -133,20 +148,23 @@ pub struct Globbed {
 pub struct FoundLine {
     /// In a session absolute, in a workspace relative to it.
     pub path: String,
+    /// Base64 of the path, where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<Base64>,
     /// From 1.
     pub line: u64,
     /// Bytes that are not UTF-8 are replaced; what is beyond 4096 bytes is left out.
     pub text: String,
-    /// Lines before and after it, as many as `context` asks for.
+    /// Lines before it, as many as `context` asks for.
     pub before: Vec<String>,
+    /// Lines after it, as many as `context` asks for.
     pub after: Vec<String>,
 }
 
 /// The answer of `GET …/fs/grep`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grepped {
+    /// The lines, file by file.
     pub matches: Vec<FoundLine>,
     /// There are more.
     pub truncated: bool,
@@ -157,25 +175,30 @@ pub struct Grepped {
 pub struct WatchDatum {
     /// In a session absolute, in a workspace relative to it.
     pub path: String,
+    /// Base64 of the path, where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<Base64>,
     /// Of `moved`: where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Base64 of `from`, where that is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_base64: Option<Base64>,
+    /// What it is; of something removed, what it was.
     pub r#type: FileType,
 }
 
 /// The answer of `GET /v1/workspaces/{id}/fs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Entries {
+    /// What is in the directory, by name.
     pub entries: Vec<DirEntry>,
 }
 
 /// The answer of `PUT …/fs/file`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Written {
+    /// Always true.
     pub ok: bool,
     /// Of the file as it is now, with its quotes.
     pub etag: String,
@@ -186,6 +209,7 @@ pub struct Written {
 pub struct MakeDirectory {
     /// This or `path_base64`.
     pub path: Option<String>,
+    /// In place of `path`, for a path that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// Octal; `"0755"` where absent.
     pub mode: Option<String>,
@@ -198,9 +222,11 @@ pub struct MakeDirectory {
 pub struct MoveFile {
     /// This or `from_base64`.
     pub from: Option<String>,
+    /// In place of `from`, for a path that is not UTF-8.
     pub from_base64: Option<Base64>,
     /// This or `to_base64`: the new path itself, never a directory to move into.
     pub to: Option<String>,
+    /// In place of `to`, for a path that is not UTF-8.
     pub to_base64: Option<Base64>,
     /// Replace what is there; false where absent.
     pub overwrite: Option<bool>,
@@ -211,6 +237,7 @@ pub struct MoveFile {
 pub struct ChangeMode {
     /// This or `path_base64`.
     pub path: Option<String>,
+    /// In place of `path`, for a path that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// Octal, as in `"0644"`.
     pub mode: String,
@@ -223,6 +250,7 @@ pub struct ChangeMode {
 pub struct EditFile {
     /// This or `path_base64`.
     pub path: Option<String>,
+    /// In place of `path`, for a path that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// Applied in order, all or none.
     pub edits: Vec<Edit>,
@@ -233,7 +261,9 @@ pub struct EditFile {
 /// One replacement of a text by another.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Edit {
+    /// The exact text that is replaced; not empty.
     pub old: String,
+    /// The text that takes its place.
     pub new: String,
     /// How often `old` must be there; 1 where absent.
     pub count: Option<u64>,
@@ -242,6 +272,7 @@ pub struct Edit {
 /// The answer of `POST …/fs/edit`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Edited {
+    /// Always true.
     pub ok: bool,
     /// Replacements made, over all edits.
     pub replaced: u64,

@@ -30,7 +30,7 @@ impl fmt::Display for InvalidId {
 impl std::error::Error for InvalidId {}
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $noun:literal, $rule:literal, $valid:path) => {
+    ($(#[$doc:meta])* $name:ident, $noun:literal, $rule:literal, $pattern:literal, $valid:path) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Box<str>);
@@ -81,7 +81,15 @@ macro_rules! id {
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-                <String as utoipa::PartialSchema>::schema()
+                use utoipa::openapi::schema::{ObjectBuilder, Type};
+                let noun = $noun;
+                let article = if noun.starts_with(['e', 'i']) { "An" } else { "A" };
+                let about = format!("{article} {noun}: {}.", $rule);
+                ObjectBuilder::new()
+                    .schema_type(Type::String)
+                    .description(Some(about))
+                    .pattern(Some($pattern))
+                    .into()
             }
         }
 
@@ -94,6 +102,7 @@ id!(
     SessionId,
     "session id",
     "1 to 64 of `[a-z0-9-]`",
+    "^[a-z0-9-]{1,64}$",
     is_session_id
 );
 id!(
@@ -101,6 +110,7 @@ id!(
     WorkspaceId,
     "workspace id",
     "2 to 64 of `[a-z0-9-]`, no hyphen first or last",
+    "^[a-z0-9][a-z0-9-]{0,62}[a-z0-9]$",
     is_workspace_id
 );
 id!(
@@ -108,6 +118,7 @@ id!(
     ImageName,
     "image name",
     "1 to 128 of `[a-z0-9._-]`, a letter or digit first",
+    "^[a-z0-9][a-z0-9._-]{0,127}$",
     is_image_name
 );
 id!(
@@ -115,6 +126,7 @@ id!(
     ExecId,
     "exec id",
     "1 to 64 of `[A-Za-z0-9._-]`",
+    "^[A-Za-z0-9._-]{1,64}$",
     is_exec_id
 );
 
@@ -123,6 +135,7 @@ id!(
     ProcessId,
     "process id",
     "1 to 64 of `[A-Za-z0-9._-]`",
+    "^[A-Za-z0-9._-]{1,64}$",
     is_exec_id
 );
 

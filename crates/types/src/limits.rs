@@ -109,6 +109,13 @@ pub const STDIN_BYTES_MAX: u64 = 256 * MIB as u64;
 /// room of its own; the most is what an ext4 of 4 KiB blocks can grow to with ease.
 pub const DISK_MB_MIN: u64 = 16;
 pub const DISK_MB_MAX: u64 = 16 << 20;
+/// The least that a session may be limited to: cores, MiB of memory, processes and threads. init, a
+/// shell and a command need some.
+pub const CPU_MIN: f64 = 0.01;
+pub const MEMORY_MB_MIN: u64 = 16;
+pub const PIDS_MIN: u64 = 8;
+/// Replacements in one edit of a file.
+pub const EDITS_MAX: usize = 1000;
 /// Entries of one listing, and bytes of their names and targets.
 pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const LIST_BYTES_MAX: usize = 4 * MIB;

@@ -39,20 +39,25 @@ pub struct StartProcess {
 #[serde(untagged)]
 pub enum ProcessStdin {
     Mode(String),
-    Data { base64: Base64 },
+    Data {
+        /// Base64 of what its stdin has; then the end of file.
+        base64: Base64,
+    },
 }
 
 /// Size of a PTY in characters; also `POST …/resize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tty {
-    /// 1 to 65535.
+    /// Lines, 1 to 65535.
     pub rows: i64,
+    /// Columns, 1 to 65535.
     pub cols: i64,
 }
 
 /// `POST …/signal`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SignalProcess {
+    /// The signal, by name or number.
     pub signal: SignalName,
 }
 
@@ -67,9 +72,11 @@ pub enum SignalName {
 /// The answer of a start without `wait`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStarted {
+    /// Id of the process, for all other calls about it.
     pub process_id: ProcessId,
     /// As the box sees it.
     pub pid: i32,
+    /// When it was started.
     pub started_at: Timestamp,
 }
 
@@ -78,9 +85,12 @@ pub struct ProcessStarted {
 pub struct ProcessEnd {
     /// 127: no such program; 126: not executable; 128 + n: it died by the signal n.
     pub exit_code: i32,
+    /// Number of the signal that it died by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Why it ended.
     pub exit_reason: ExitReason,
+    /// Milliseconds from its start to its end.
     pub duration_ms: u64,
     /// Something of its output is not kept.
     pub truncated: bool,
@@ -101,28 +111,36 @@ pub struct ProcessEnd {
 /// The answer of a start with `wait`. 64 MiB of each stream at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessAnswer {
+    /// Id of the process.
     pub process_id: ProcessId,
     #[serde(flatten)]
     pub end: ProcessEnd,
-    /// With a `tty` all that it wrote.
+    /// Base64 of its stdout; with a `tty` of all that it wrote.
     pub stdout_base64: Base64,
+    /// Base64 of its stderr; empty with a `tty`.
     pub stderr_base64: Base64,
 }
 
 /// `GET …/processes/{process_id}`, and each entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStatus {
+    /// Id of the process.
     pub process_id: ProcessId,
+    /// How far it has come.
     pub status: RunStatus,
+    /// Its number, as the box sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// The first 2 KiB of its arguments.
     pub argv: Vec<String>,
     /// It has a PTY.
     pub tty: bool,
+    /// When the request came.
     pub created_at: Timestamp,
+    /// When it was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// Why it could not be started.
@@ -135,13 +153,16 @@ pub struct ProcessStatus {
 /// `GET …/processes`, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Processes {
+    /// The processes, oldest first.
     pub processes: Vec<ProcessStatus>,
 }
 
 /// `event: output` of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessOutput {
+    /// Where it was written to.
     pub stream: Stream,
+    /// Base64 of what was written.
     pub data_base64: Base64,
     /// Also the event's `id`.
     pub seq: u64,

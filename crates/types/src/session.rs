@@ -21,12 +21,16 @@ pub struct CreateSession {
     pub name: Option<String>,
     /// Environment of every command of the session.
     pub env: Option<BTreeMap<String, String>>,
+    /// Labels for people and programs, shown with the session: names and values of 256 bytes at
+    /// most.
     pub labels: Option<BTreeMap<String, String>>,
     /// Directory that the first command starts in; `/workspace` where absent.
     pub cwd: Option<String>,
     /// `sandbox` (the default) or `root`.
     pub user: Option<String>,
+    /// What of the network it gets; `none` where absent.
     pub network: Option<Network>,
+    /// What it may use; the daemon's defaults where absent.
     pub limits: Option<Limits>,
     /// Only `stateful` in this version.
     pub exec_mode: Option<String>,
@@ -43,9 +47,12 @@ pub enum Network {
 /// A network mode with its allow and deny rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkPolicy {
+    /// Only `none` in this version.
     pub mode: String,
+    /// Hosts that may be reached; not in this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// Hosts that may not be reached; not in this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
 }
@@ -143,23 +150,35 @@ pub enum Shell {
 /// A session as the API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
+    /// Its id, which names it in every other call.
     pub id: SessionId,
+    /// The image that it was made of.
     pub image: ImageName,
+    /// Where it stands.
     pub status: Status,
     /// The shell's working directory after its last command.
     pub cwd: String,
+    /// The persistent workspace at `/workspace`, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<WorkspaceId>,
+    /// When it was made.
     pub created_at: Timestamp,
+    /// When it ends unless it is used before.
     pub expires_at: Timestamp,
+    /// When it was used last.
     pub last_activity: Timestamp,
+    /// Whether it was made for this request or ahead of it.
     pub acquire_source: AcquireSource,
+    /// The name that it was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Names of the variables given at create; values are never shown.
     pub env_keys: Vec<String>,
+    /// The labels that it was given.
     pub labels: BTreeMap<String, String>,
+    /// What it may use.
     pub limits: Limits,
+    /// What of the network it has.
     pub network: Network,
     /// `null` where the image has no shell.
     #[schema(required)]
@@ -174,14 +193,19 @@ pub struct Session {
 /// `GET /v1/sessions/{id}/stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
+    /// Bytes of memory in use now.
     pub memory_bytes: u64,
+    /// Bytes of memory that it may use.
     pub memory_limit: u64,
     /// CPU time used so far, in microseconds.
     pub cpu_usage_usec: u64,
+    /// The most bytes of memory that were in use.
     pub memory_peak_bytes: u64,
     /// Cores.
     pub cpu_limit: f64,
+    /// Processes and threads now.
     pub pids: u64,
+    /// Processes and threads that it may have.
     pub pids_limit: u64,
     /// Bytes on disk outside a persistent workspace; 0 where there is no limit, and they are not counted.
     pub disk_bytes: u64,
@@ -195,6 +219,7 @@ pub struct Stats {
 /// `{"ok": true}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ok {
+    /// Always true.
     pub ok: bool,
 }
 

@@ -69,6 +69,7 @@ impl utoipa::PartialSchema for Timestamp {
         use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
         ObjectBuilder::new()
             .schema_type(Type::String)
+            .description(Some("RFC 3339 in UTC with `Z` and microseconds."))
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
             .into()
     }

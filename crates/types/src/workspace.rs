@@ -10,8 +10,11 @@ use crate::{Timestamp, WorkspaceId};
 /// A workspace as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workspace {
+    /// Its id, chosen by the client.
     pub id: WorkspaceId,
+    /// When it was made.
     pub created_at: Timestamp,
+    /// The labels that it was given.
     pub labels: BTreeMap<String, String>,
     /// Sessions that had it, the ended ones of the last 24 h included.
     pub session_count: u64,
@@ -44,5 +47,6 @@ pub struct PutWorkspace {
 /// `GET /v1/workspaces`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workspaces {
+    /// The workspaces, by id.
     pub workspaces: Vec<Workspace>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandkasten_types::limits::ENV_STRING_BYTES_MAX;
+use sandkasten_types::limits::{CPU_MIN, ENV_STRING_BYTES_MAX, MEMORY_MB_MIN, PIDS_MIN};
 use sandkasten_types::session::{CreateSession, Limits, Network};
 use sandkasten_types::{ImageName, WorkspaceId, limits};
 
@@ -10,11 +10,6 @@ use super::spec::{BoxUser, Spec};
 use crate::config::{Config, WorkspacePolicy};
 use crate::error::Error;
 use crate::image::Image;
-
-/// init, a shell and a command need some.
-const PIDS_MIN: u64 = 8;
-const MEMORY_MB_MIN: u64 = 16;
-const CPU_MIN: f64 = 0.01;
 
 /// Checks a request. `find` gives the image of a name.
 pub(crate) fn check(

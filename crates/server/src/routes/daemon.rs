@@ -10,12 +10,12 @@ use utoipa::ToSchema;
 
 use crate::app::{Answer, App, ok};
 use crate::edge::JSON;
-use crate::error::ApiError;
-use crate::openapi::{OpenApiDocument, openapi};
+use crate::openapi::{self, OpenApiDocument};
 
 /// `{"status":"ok"}`, or `ready`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
+    /// `ok`, or `ready`.
     status: String,
 }
 
@@ -55,7 +55,6 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     (status = 200, description = "Done", body = OpenApiDocument),
     (status = "default", description = "An error", body = ErrorBody),
 ))]
-pub(crate) async fn document() -> Result<Response, ApiError> {
-    let text = openapi().to_json().map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(([JSON], text).into_response())
+pub(crate) async fn document() -> Response {
+    ([JSON], openapi::text()).into_response()
 }
