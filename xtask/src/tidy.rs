@@ -21,11 +21,16 @@ const INIT_PACKAGES_MAX: usize = 46;
 const UNSAFE: [&str; 3] =
     ["crates/jail/src/sys.rs", "crates/init/src/spawn.rs", "tests/probe/src/sys.rs"];
 
+/// The build script that builds init for the daemon to embed.
+const EMBEDS_INIT: &str = "crates/jail/build.rs";
+
 /// Runs every rule; whether all hold.
 pub fn run() -> anyhow::Result<bool> {
     let files = files()?;
     let mut faults = Vec::new();
-    faults.extend(crate_graph(&metadata()?));
+    let metadata = metadata()?;
+    faults.extend(crate_graph(&metadata));
+    faults.extend(unwatched(&metadata, &fs::read_to_string(root().join(EMBEDS_INIT))?));
     faults.extend(text_rules(&files)?);
     faults.extend(static_binary()?);
     for fault in &faults {
@@ -158,6 +163,20 @@ impl Graph {
     }
 }
 
+/// The crates that init is made of and its build script does not watch: a change there would leave an
+/// old init in the daemon.
+fn unwatched(metadata: &Value, script: &str) -> Vec<String> {
+    let graph = Graph::new(metadata);
+    let mut parts = graph.all("sandkasten-init");
+    parts.retain(|name| graph.ours.contains(name));
+    let folders = parts.iter().filter_map(|name| name.strip_prefix("sandkasten-"));
+    folders
+        .map(|name| format!("\"crates/{name}\""))
+        .filter(|folder| !script.contains(folder.as_str()))
+        .map(|folder| format!("{EMBEDS_INIT} does not watch {folder}"))
+        .collect()
+}
+
 /// A text that must not stand in some files, and why.
 struct Ban {
     text: String,
@@ -184,6 +203,9 @@ fn bans() -> Vec<Ban> {
         all.push(ban(text, "only `sandkasten` reads argv and the environment", library));
     }
     all.push(ban("StatusCode", "engine knows no HTTP", engine));
+    all.push(ban("RUSTUP_TOOLCHAIN", "the toolchain is the user's to choose", |file| {
+        !["xtask/src/cargo.rs", "xtask/src/tidy.rs"].contains(&file)
+    }));
     // Written in two parts, so that this file does not break its own rule.
     for (host, rest) in
         [("py", "pi.org"), ("crates", ".io/"), ("npm", "js.org"), ("deb.debian", ".org")]
@@ -287,6 +309,15 @@ mod test {
         assert!(!says_unsafe("// unsafe { }") && !says_unsafe("unsafe_code = \"deny\""));
         let in_a_text = format!("contains({q}unsafe {{{q})", q = '\u{22}');
         assert!(!says_unsafe(&in_a_text));
+    }
+
+    #[test]
+    fn a_change_of_init_is_built_anew() {
+        let metadata = metadata().expect("cargo metadata");
+        let script = fs::read_to_string(root().join(EMBEDS_INIT)).expect("the build script");
+        assert_eq!(unwatched(&metadata, &script), Vec::<String>::new());
+        let older = script.replace("\"crates/files\"", "");
+        assert_eq!(unwatched(&metadata, &older).len(), 1, "a crate that is not watched is found");
     }
 
     #[test]
