@@ -493,10 +493,12 @@ fn missing_mount_points_are_made() {
 
 #[test]
 fn nothing_of_a_box_stands_in_the_hosts_mount_table() {
-    let before = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    in_box(|_, session| {
+    in_box(|host, session| {
         session.output("true");
-        assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+        // Others on this host may mount meanwhile: what the box has lies in this folder.
+        let folder = host.folder.0.to_str().unwrap();
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!table.contains(folder), "{table}");
     });
 }
 
