@@ -8,10 +8,11 @@ build: cargo ## the release binary, static, at target/release/sandkasten
 demo: ## an agent's first minutes in a real sandbox
 	scripts/demo
 
-test: cargo ## every suite (as root)
-	cargo xtask test all
+test: ## every suite, as root or with sudo
+	scripts/test
 
-lint: cargo ## format, lints, crate graph, text rules
+lint: ## format, lints, crate graph, text rules
+	scripts/packages install lint
 	cargo xtask tidy
 
 clean: cargo

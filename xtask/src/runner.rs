@@ -13,9 +13,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde_json::Value;
 
-use crate::cargo::cargo;
+use crate::built::Binary;
 
 /// Tests in a module of this name run with nothing beside them.
 const ALONE: &str = "alone::";
@@ -66,17 +65,19 @@ enum Outcome {
     Failed(String),
 }
 
-/// Builds what `selection` names (arguments of `cargo test`) and runs it; `filter` picks tests by a
-/// part of their name.
+/// What tests are given beside the runner's own environment.
+pub type Variables = [(String, std::ffi::OsString)];
+
+/// Runs the tests of some binaries; `filter` picks tests by a part of their name.
 pub fn run(
-    selection: &[&str],
-    variables: &[(String, std::ffi::OsString)],
+    binaries: &[&Binary],
+    variables: &Variables,
     filter: &[String],
 ) -> anyhow::Result<Count> {
-    let mut tests = list(&build(selection)?)?;
+    let mut tests = list(binaries)?;
     tests.retain(|test| filter.is_empty() || filter.iter().any(|part| test.name.contains(part)));
     if tests.is_empty() {
-        bail!("no tests in {selection:?}");
+        bail!("no such tests: {filter:?}");
     }
     if std::env::var_os("SANDKASTEN_LONG").is_none() {
         let is_long = |test: &Test| test.name.contains(LONG);
@@ -94,47 +95,23 @@ pub fn run(
     Ok(count)
 }
 
-/// Test binaries with the directory that each runs in.
-fn build(selection: &[&str]) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
-    let mut command = cargo(&["test", "--locked", "--no-run"]);
-    command.args(["--message-format", "json-render-diagnostics"]).args(selection);
-    let output = command.stderr(Stdio::inherit()).output().context("run cargo test")?;
-    if !output.status.success() {
-        bail!("cargo test --no-run: {}", output.status);
-    }
-    let mut found = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let message: Value = serde_json::from_str(line).unwrap_or_default();
-        let is_test = message["profile"]["test"] == true;
-        let manifest = message["manifest_path"].as_str().unwrap_or_default();
-        if let Some(binary) = message["executable"].as_str().filter(|_| is_test) {
-            let dir = PathBuf::from(manifest).parent().context("a manifest's folder")?.to_owned();
-            found.push((PathBuf::from(binary), dir));
-        }
-    }
-    Ok(found)
-}
-
-fn list(binaries: &[(PathBuf, PathBuf)]) -> anyhow::Result<Vec<Test>> {
+fn list(binaries: &[&Binary]) -> anyhow::Result<Vec<Test>> {
     let mut tests = Vec::new();
-    for (binary, dir) in binaries {
-        let output = Command::new(binary).args(["--list", "--format", "terse"]).output();
-        let output = output.with_context(|| format!("list {}", binary.display()))?;
+    for binary in binaries {
+        let output = Command::new(&binary.path).args(["--list", "--format", "terse"]).output();
+        let output = output.with_context(|| format!("list {}", binary.path.display()))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
         tests.extend(names.map(|name| Test {
-            binary: binary.clone(),
-            dir: dir.clone(),
+            binary: binary.path.clone(),
+            dir: binary.dir.clone(),
             name: name.to_owned(),
         }));
     }
     Ok(tests)
 }
 
-fn side_by_side(
-    tests: VecDeque<Test>,
-    variables: &[(String, std::ffi::OsString)],
-) -> anyhow::Result<Count> {
+fn side_by_side(tests: VecDeque<Test>, variables: &Variables) -> anyhow::Result<Count> {
     let (waiting, working): (VecDeque<Test>, VecDeque<Test>) =
         tests.into_iter().partition(|test| test.name.contains(WAITS));
     let queues = [Mutex::new(working), Mutex::new(waiting)];
@@ -182,10 +159,7 @@ fn tell(test: &Test, variables: &[(String, std::ffi::OsString)]) -> anyhow::Resu
     Ok(count)
 }
 
-fn perform(
-    test: &Test,
-    variables: &[(String, std::ffi::OsString)],
-) -> anyhow::Result<(Outcome, String)> {
+fn perform(test: &Test, variables: &Variables) -> anyhow::Result<(Outcome, String)> {
     // A file, not a pipe: a daemon that the test started may outlive it and hold it open.
     let mut output = tempfile()?;
     let mut command = Command::new(&test.binary);

@@ -1,19 +1,27 @@
 //! The suites, and what each needs before it can run.
 //!
 //! Invariant: a suite ends with one line, `NAME: N passed, N failed, N skipped`, and leaves nothing
-//! on the host: what it leaves is one more failure.
+//! on the host: what it leaves is one more failure. What is missing on the host is said before the
+//! first test of the first suite.
+//!
+//! To add one: a target `tests/e2e/tests/NAME`, a line in [`SUITES`], and its packages in
+//! `scripts/packages`.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
-use sandkasten_e2e::image::Rootfs;
-use sandkasten_e2e::leaks::Snapshot;
-use sandkasten_e2e::{Lab, debian};
 
-use crate::build;
+use crate::built::{Binary, Built, Wanted};
+use crate::cargo::root;
 use crate::fuzz;
 use crate::runner::{self, Count};
+use crate::surroundings::Run;
+
+/// Hands what was built to the xtask that runs as root.
+const BUILT: &str = "SANDKASTEN_XTASK_BUILT";
 
 struct Suite {
     name: &'static str,
@@ -66,109 +74,212 @@ pub fn list() -> String {
     text + "all      every one of them\n"
 }
 
-/// Runs suites one after the other; whether all of them passed. A name may be followed by parts of
-/// test names after a colon: `jail:i_07`.
-pub fn run(names: &[&str]) -> anyhow::Result<bool> {
-    let mut chosen = Vec::new();
-    for name in names {
+/// A suite, and the tests of it that are to run: all, or those whose name has one of some parts.
+struct Chosen {
+    suite: &'static Suite,
+    filter: Vec<String>,
+}
+
+/// Suites by name. A name may be followed by parts of test names after a colon: `jail:i_07`.
+fn choose(names: &[&str]) -> anyhow::Result<Vec<Chosen>> {
+    let all = self::names();
+    let names = if names == ["all"] { &all } else { names };
+    let one = |name: &&str| {
         let (name, filter) = name.split_once(':').unwrap_or((name, ""));
         let suite = SUITES.iter().find(|suite| suite.name == name);
         let suite = suite.with_context(|| format!("no suite `{name}`; there are\n{}", list()))?;
         let filter = filter.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        chosen.push((suite, filter));
+        Ok(Chosen { suite, filter })
+    };
+    names.iter().map(one).collect()
+}
+
+/// What suites need, in the words of `scripts/packages`.
+pub fn needs(names: &[&str]) -> anyhow::Result<Vec<&'static str>> {
+    let mut words: Vec<_> = choose(names)?.iter().flat_map(|one| one.suite.needs()).collect();
+    words.sort_unstable();
+    words.dedup();
+    Ok(words)
+}
+
+/// Runs suites one after the other; whether all of them passed.
+pub fn run(names: &[&str]) -> anyhow::Result<bool> {
+    let chosen = choose(names)?;
+    packages_are_there(&chosen)?;
+    let built = match std::env::var_os(BUILT) {
+        Some(file) => Built::read(&PathBuf::from(file))?,
+        None => Built::make(&wanted(&chosen))?,
+    };
+    if is_root() || chosen.iter().all(|one| one.suite.kind == Kind::Fuzz) {
+        run_built(&chosen, &built)
+    } else {
+        run_as_root(names, &built)
     }
-    let mut lines = Vec::new();
-    let mut green = true;
-    for (suite, filter) in chosen {
-        println!("== {}: {}", suite.name, suite.what);
-        let count = suite.run(filter)?;
+}
+
+/// Suites whose packages are not installed are told before anything is built.
+fn packages_are_there(chosen: &[Chosen]) -> anyhow::Result<()> {
+    let mut lacks = String::new();
+    for suite in chosen.iter().map(|one| one.suite) {
+        let mut command = Command::new(root().join("scripts/packages"));
+        let output = command.arg("missing").args(suite.needs()).output();
+        let output = output.context("run scripts/packages")?;
+        if !output.status.success() {
+            bail!("scripts/packages: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let packages = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
+        if !packages.is_empty() {
+            writeln!(lacks, "  {}: {packages}", suite.name).expect("write to memory");
+        }
+    }
+    if !lacks.is_empty() {
+        bail!(
+            "Debian packages that suites need are not installed:\n{lacks}\
+             `make test` installs those of every suite, `scripts/test NAME…` those of some"
+        );
+    }
+    Ok(())
+}
+
+fn wanted(chosen: &[Chosen]) -> Wanted<'static> {
+    let has = |names: &[&str]| chosen.iter().any(|one| names.contains(&one.suite.name));
+    let daemons = chosen.iter().filter(|one| one.suite.needs_daemon());
+    Wanted {
+        unit: has(&["unit"]),
+        fuzz: has(&["fuzz"]),
+        targets: daemons.map(|one| one.suite.targets()).collect(),
+        probe: has(&["jail", "doctor"]),
+        faulty: has(&["faults"]),
+    }
+}
+
+/// Runs what this user has built as root: sandboxes need it, and the build's files stay the user's.
+fn run_as_root(names: &[&str], built: &Built) -> anyhow::Result<bool> {
+    let file = built.target.join("test-bin/built.json");
+    std::fs::create_dir_all(built.target.join("test-bin")).context("make target/test-bin")?;
+    built.write(&file)?;
+    let mut command = Command::new("sudo");
+    // sudo has a PATH and a HOME of its own.
+    command.args(["--preserve-env", "env"]);
+    for name in ["PATH", "HOME"] {
+        let value = std::env::var(name).with_context(|| format!("no {name}"))?;
+        command.arg(format!("{name}={value}"));
+    }
+    command.arg(format!("{BUILT}={}", file.display()));
+    command.arg(std::env::current_exe()?).arg("test").args(names);
+    let status = command.status();
+    let status = status.context("tests start daemons: run them as root, or install sudo")?;
+    Ok(status.success())
+}
+
+/// Closing lines, and whether all passed.
+struct Report {
+    lines: Vec<String>,
+    green: bool,
+}
+
+impl Report {
+    fn close(&mut self, suite: &Suite, count: Count, since: Instant) {
         let line = format!("{}: {count}", suite.name);
-        println!("{line}");
-        green &= count.failed == 0;
-        lines.push(line);
+        println!("-- {} s\n{line}", since.elapsed().as_secs());
+        self.lines.push(line);
+        self.green &= count.failed == 0;
     }
-    if lines.len() > 1 {
-        println!("== all suites\n{}", lines.join("\n"));
+}
+
+/// Runs suites one after the other. Fuzz targets run beside the first one, which is `unit` where all are
+/// chosen: later ones measure times.
+fn run_built(chosen: &[Chosen], built: &Built) -> anyhow::Result<bool> {
+    let mut run = Run::new(built)?;
+    let mut report = Report { lines: Vec::new(), green: true };
+    let (fuzz, others): (Vec<&Chosen>, Vec<&Chosen>) =
+        chosen.iter().partition(|one| one.suite.kind == Kind::Fuzz);
+    let shared_last = others.iter().rposition(|one| one.suite.kind == Kind::Shared);
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let since = Instant::now();
+        let start = |one: &&'_ Chosen| {
+            let filter = one.filter.clone();
+            (one.suite, scope.spawn(move || fuzz::run(&built.target, &filter)))
+        };
+        let mut beside: Vec<_> = fuzz.iter().map(start).collect();
+        for (index, one) in others.iter().enumerate() {
+            let since = Instant::now();
+            println!("== {}: {}", one.suite.name, one.suite.what);
+            let mut count = one.suite.run(&one.filter, built, &mut run)?;
+            if Some(index) == shared_last {
+                count.failed += run.end_shared();
+            }
+            report.close(one.suite, count, since);
+            if index == 0 {
+                end(&mut beside, since, &mut report)?;
+            }
+        }
+        end(&mut beside, since, &mut report)
+    })?;
+    if report.lines.len() > 1 {
+        println!("== all suites\n{}", report.lines.join("\n"));
     }
-    Ok(green)
+    Ok(report.green)
+}
+
+type Beside<'scope> =
+    (&'static Suite, std::thread::ScopedJoinHandle<'scope, anyhow::Result<(String, Count)>>);
+
+/// Waits for what runs beside.
+fn end(beside: &mut Vec<Beside>, since: Instant, report: &mut Report) -> anyhow::Result<()> {
+    for (suite, running) in beside.drain(..) {
+        println!("== {}: {}", suite.name, suite.what);
+        let (told, count) = running.join().expect("no panic")?;
+        print!("{told}");
+        report.close(suite, count, since);
+    }
+    Ok(())
 }
 
 impl Suite {
-    fn run(&self, filter: Vec<String>) -> anyhow::Result<Count> {
-        if self.kind == Kind::Unit {
-            return unit(&filter);
+    fn run(&self, filter: &[String], built: &Built, run: &mut Run) -> anyhow::Result<Count> {
+        let mut variables = run.variables();
+        if self.kind == Kind::Shared {
+            variables.extend(run.shared(self.name));
         }
-        if self.kind == Kind::Fuzz {
-            return fuzz::run(&filter);
-        }
-        if !is_root() {
-            bail!("the suite `{}` starts daemons: run it as root", self.name);
-        }
-        let mut variables = binaries(self.name)?;
-        let before = Snapshot::take();
-        let mut count = {
-            let shared = (self.kind == Kind::Shared).then(|| shared_lab(self.name));
-            let of_lab = shared.iter().flat_map(Lab::variables);
-            variables.extend(of_lab.map(|(name, value)| (name.to_owned(), value)));
-            let targets = self.targets();
-            runner::run(&["-p", "sandkasten-e2e", "--test", &targets], &variables, &filter)?
-        };
-        let left = before.left_since(is_ours);
-        if !left.is_empty() {
-            println!("FAILED the suite left behind: {left:#?}");
-            count.failed += 1;
-        }
+        let before = run.look();
+        let binaries: Vec<&Binary> = built.tests.iter().filter(|one| self.has(one)).collect();
+        let mut count = runner::run(&binaries, &variables, filter)?;
+        count.failed += run.tell_leaks(&before);
         Ok(count)
     }
 
-    /// The suite's target below `tests/e2e/tests`, or all whose name begins so: a suite `files` is made of
-    /// `files` and every `files_…`. The pattern is cargo's.
-    fn targets(&self) -> String {
-        match self.name {
-            "files" => "files*".to_owned(),
-            name => name.to_owned(),
+    /// Whether a binary has tests of this suite: a suite `files` is made of the targets `files` and
+    /// every `files_…`; `unit` of all that are not below `tests/e2e/tests`.
+    fn has(&self, binary: &Binary) -> bool {
+        match (&binary.suite, self.kind) {
+            (None, kind) => kind == Kind::Unit,
+            (Some(_), Kind::Unit | Kind::Fuzz) => false,
+            (Some(name), _) => {
+                name == self.name || (self.name == "files" && name.starts_with("files_"))
+            }
         }
     }
-}
 
-/// The crates' tests, and those of the harness.
-fn unit(filter: &[String]) -> anyhow::Result<Count> {
-    let mut count = runner::run(&["--workspace", "--exclude", "sandkasten-e2e"], &[], filter)?;
-    count += runner::run(&["-p", "sandkasten-e2e", "--lib"], &[], filter)?;
-    Ok(count)
-}
-
-/// Builds what a suite runs and says where it is.
-fn binaries(suite: &str) -> anyhow::Result<Vec<(String, OsString)>> {
-    let mut variables = vec![("SANDKASTEN_TEST_BIN", build::release()?)];
-    if ["jail", "doctor"].contains(&suite) {
-        variables.push(("SANDKASTEN_TEST_PROBE", build::probe()?));
+    /// The suite's targets, as cargo's pattern.
+    fn targets(&self) -> &'static str {
+        match self.name {
+            "files" => "files*",
+            name => name,
+        }
     }
-    if suite == "faults" {
-        variables.push(("SANDKASTEN_TEST_FAULTY_BIN", build::faulty()?));
-    }
-    Ok(variables.into_iter().map(|(name, path)| (name.to_owned(), path.into())).collect())
-}
 
-/// A daemon with the built images, which all tests of a suite use.
-fn shared_lab(suite: &str) -> Lab {
-    println!("images base and python, from the cache where they are there");
-    let mut lab = Lab::builder().recipe("base").recipe("python");
-    if suite == "cases" {
-        lab = lab.image("busybox", Rootfs::busybox()).image("dash", Rootfs::dash());
-        lab = lab.archive("bookworm", debian::bookworm());
+    fn needs_daemon(&self) -> bool {
+        matches!(self.kind, Kind::Own | Kind::Shared)
     }
-    lab.start()
-}
 
-/// Whether something on the leak list can be ours. In CI all that is new is, but for processes that
-/// carry no name of ours: the daemon's and init's do, and those of a box stand in a group of ours. On a
-/// developer's machine, what labs are named after.
-fn is_ours(entry: &str) -> bool {
-    if std::env::var_os("SANDKASTEN_NO_SKIP").is_some() {
-        !entry.starts_with("process ") || entry.contains("sandkasten")
-    } else {
-        entry.contains("sandkasten-test-")
+    /// What it needs, in the words of `scripts/packages`.
+    fn needs(&self) -> Vec<&'static str> {
+        match self.kind {
+            Kind::Unit | Kind::Fuzz => vec![self.name],
+            Kind::Own => vec![self.name, "daemon"],
+            Kind::Shared => vec![self.name, "daemon", "images"],
+        }
     }
 }
 

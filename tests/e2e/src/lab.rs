@@ -135,9 +135,17 @@ pub struct Builder {
     images: Vec<(String, Vec<u8>)>,
     built: Vec<String>,
     key: String,
+    tag: String,
 }
 
 impl Builder {
+    /// Another name on its directory than the run's own.
+    #[must_use]
+    pub fn tagged(mut self, tag: &str) -> Self {
+        tag.clone_into(&mut self.tag);
+        self
+    }
+
     /// A key of the configuration file; `a.b` is nested.
     #[must_use]
     pub fn set(mut self, key: &str, value: Value) -> Self {
@@ -222,12 +230,12 @@ impl Builder {
     /// Where an image can't be imported.
     #[must_use]
     pub fn prepare(self) -> Lab {
-        let dir = tempfile::Builder::new().prefix("sandkasten-test-").tempdir_in("/var/tmp");
-        let dir = dir.expect("a temporary directory");
+        let dir = scratch_dir(&self.tag);
         let data_dir = dir.path().join("data");
         fs::create_dir(&data_dir).expect("make the data directory");
         fs::set_permissions(&data_dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))
             .expect("shut the data directory");
+        leaks::note(&leaks::group_of(&data_dir));
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let client = Client::new(nowhere, &self.key);
         let own = Own { dir, builder: self, daemon: None };
@@ -264,6 +272,7 @@ impl Lab {
             images: vec![(TINY.to_owned(), Rootfs::tiny().finish())],
             built: Vec::new(),
             key: format!("sk-{key}"),
+            tag: leaks::tag(),
         }
     }
 
@@ -478,15 +487,34 @@ impl Lab {
     #[must_use]
     pub fn left_of_sessions(&self) -> Vec<String> {
         let made = self.made.lock().expect("no panic").clone();
-        let left = || {
-            let all = leaks::Snapshot::take().beyond(&leaks::Snapshot::empty());
-            let of_session = |entry: &String| made.iter().any(|id| entry.contains(id.as_str()));
-            let mut left: Vec<String> = all.into_iter().filter(of_session).collect();
+        let marks = leaks::Marks::new(made.clone());
+        wait::until_empty(leaks::SETTLE, || {
+            let mut left = leaks::Snapshot::take(&marks).beyond(&leaks::Snapshot::empty());
             let dirs = crate::host::names(&self.data_dir.join("sessions"));
+            let of_session = |entry: &String| made.iter().any(|id| entry.contains(id.as_str()));
             left.extend(dirs.into_iter().filter(of_session));
             left
-        };
-        wait::until_empty(leaks::SETTLE, left)
+        })
+    }
+
+    /// What the daemon's things on the host are known by.
+    #[must_use]
+    pub fn marks(&self) -> Vec<String> {
+        vec![self.data_dir.to_string_lossy().into_owned(), leaks::group_of(&self.data_dir)]
+    }
+
+    /// Whether the daemon answers.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.client.request("GET", "/healthz").try_send().is_ok_and(|answer| answer.status() == 200)
+    }
+
+    /// The sessions that the daemon has now, each as an entry of the leak list.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<String> {
+        let list = self.client.get("/v1/sessions").ok(200);
+        let sessions = list.as_array().into_iter().flatten();
+        sessions.map(|one| format!("session {}", one["id"].as_str().unwrap_or_default())).collect()
     }
 
     /// Starts a prepared lab.
@@ -553,14 +581,22 @@ impl Lab {
     fn make_images(&self) {
         let own = self.own.as_ref().expect("a lab of one's own");
         for (name, tar) in &own.builder.images {
-            let file = own.dir.path().join(format!("{name}.tar"));
-            fs::write(&file, tar).expect("write the image");
-            self.must(&["image", "import", &file.to_string_lossy(), "--name", name]);
-            fs::remove_file(&file).expect("remove the tar");
+            self.import(name, tar);
         }
         for name in &own.builder.built {
             self.must(&["image", "build", name]);
         }
+    }
+
+    /// Makes an image of a root file system's tar.
+    ///
+    /// # Panics
+    /// Where it can't be imported, or the lab is shared.
+    pub fn import(&self, name: &str, tar: &[u8]) {
+        let file = self.dir().join(format!("{name}.tar"));
+        fs::write(&file, tar).expect("write the image");
+        self.must(&["image", "import", &file.to_string_lossy(), "--name", name]);
+        fs::remove_file(&file).expect("remove the tar");
     }
 
     /// Runs a CLI command that has to work.
@@ -583,26 +619,13 @@ impl Lab {
         let running = self.own.as_ref().is_some_and(|own| own.daemon.is_some());
         // Sessions of a killed daemon live on: only a daemon can end them.
         let started = self.client.addr.port() != 0;
-        let mut marks = Vec::new();
+        let mut marks = self.marks();
         if started && (running || self.run().is_ok()) {
-            marks.extend(self.group());
             self.delete_sessions();
             self.stop();
         }
         marks.extend(self.made.lock().expect("no panic").clone());
         leaks::of_daemon(&self.data_dir, &marks)
-    }
-
-    /// Name of the cgroup over all sessions, where there is one now.
-    fn group(&self) -> Option<String> {
-        let made = self.made.lock().expect("no panic").clone();
-        let of_session = |dir: &PathBuf| {
-            let name = dir.file_name().unwrap_or_default().to_string_lossy();
-            made.iter().any(|id| *id == name)
-        };
-        let dir = crate::host::cgroups().into_iter().find(of_session)?;
-        let group = dir.parent()?.file_name()?;
-        Some(group.to_string_lossy().into_owned())
     }
 
     fn delete_sessions(&self) {
@@ -670,6 +693,16 @@ fn appears(watch: &OwnedFd, pidfd: &OwnedFd, file: &Path) -> bool {
 
 fn timespec(time: Duration) -> Timespec {
     Timespec::try_from(time).expect("a short time")
+}
+
+/// A directory whose name begins with a tag. Not below `/tmp`, which may be a small tmpfs.
+///
+/// # Panics
+/// Where it can't be made.
+#[must_use]
+pub fn scratch_dir(tag: &str) -> TempDir {
+    let dir = tempfile::Builder::new().prefix(&format!("{tag}-")).tempdir_in("/var/tmp");
+    dir.expect("a temporary directory")
 }
 
 fn fresh_bytes() -> [u8; 16] {

@@ -62,11 +62,7 @@ fn readme_does_what_it_says() {
     // It has built the images, so that the cache has them: there is no network inside.
     let _shared = Lab::shared();
     let venv = lab::venv("client-0.3.0", &["sandkasten[agents]==0.3.0"]);
-    let before = leaks::Snapshot::take();
-    let dir = tempfile::Builder::new()
-        .prefix("sandkasten-test-")
-        .tempdir_in("/var/tmp")
-        .expect("a folder");
+    let dir = lab::scratch_dir(&leaks::tag());
     let readme = fs::read_to_string(lab::checkout().join("README.md")).expect("README.md");
     let library = dir.path().join("lib");
     fs::create_dir(&library).expect("make a folder");
@@ -95,7 +91,7 @@ fn readme_does_what_it_says() {
     }
     let name = dir.path().to_string_lossy().into_owned();
     drop(dir);
-    let left = before.left_since(|entry| entry.contains(&name));
+    let left = leaks::Snapshot::empty().left_since(&leaks::Marks::new([name]));
     assert!(left.is_empty(), "{left:#?}");
 }
 

@@ -216,3 +216,26 @@ fn kept(lab: &Lab) -> BTreeMap<PathBuf, Vec<u8>> {
     }
     files
 }
+
+/// A daemon that a user has on this host, with a session, is no leak of ours; a group, a claim and a
+/// process of our own are.
+#[test]
+fn another_daemon_is_no_leak_and_our_own_is() {
+    let other = Lab::builder().tagged("strangers-daemon").start();
+    let session = other.session(&json!({ "workspace_id": "mine" }));
+    session.run("sleep 1000 > /dev/null 2>&1 &");
+    let own = Lab::builder().tagged(&format!("{}-own", leaks::tag())).start();
+    let kept = own.session(&json!({}));
+    let marks = leaks::Marks::new(own.marks());
+    let found = leaks::Snapshot::take(&marks).beyond(&leaks::Snapshot::empty());
+    for (kind, part) in
+        [("cgroup ", kept.id.as_str()), ("claim ", &kept.id), ("process ", &kept.id)]
+    {
+        let is_there = found.iter().any(|entry| entry.starts_with(kind) && entry.contains(part));
+        assert!(is_there, "no {kind}with {part}: {found:#?}");
+    }
+    let strange = [other.marks(), vec![session.id.clone()]].concat();
+    let seen: Vec<_> =
+        found.iter().filter(|entry| strange.iter().any(|mark| entry.contains(mark))).collect();
+    assert!(seen.is_empty(), "{seen:#?}");
+}
