@@ -41,10 +41,15 @@ enum Kind {
     Shared,
 }
 
-const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 15] = [
     Suite { name: "unit", what: "the crates' own tests", kind: Kind::Unit },
     Suite { name: "fuzz", what: "decoders and cleaners, given anything", kind: Kind::Fuzz },
     Suite { name: "api", what: "published clients, wire traps", kind: Kind::Shared },
+    Suite {
+        name: "openapi",
+        what: "the API document: valid, good for clients, true",
+        kind: Kind::Shared,
+    },
     Suite { name: "cases", what: "cases from the field, in each shell", kind: Kind::Shared },
     Suite { name: "exec", what: "what exec promises, whatever happens", kind: Kind::Shared },
     Suite {

@@ -81,9 +81,12 @@ impl Guard {
     }
 }
 
-/// The one thing that anybody may ask, by its exact path.
+/// What anybody may ask, by its exact path.
 fn is_open(request: &Parts) -> bool {
-    request.method == Method::GET && request.uri.path() == "/healthz"
+    const OPEN: [&str; 6] =
+        ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/script.js", "/docs/style.css"];
+    let reads = matches!(request.method, Method::GET | Method::HEAD);
+    reads && OPEN.contains(&request.uri.path())
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
@@ -170,9 +173,11 @@ mod test {
     }
 
     #[test]
-    fn only_the_exact_health_check_is_open() {
+    fn only_exact_paths_are_open() {
         let guard = Guard::new(ApiKey::new("k"));
-        assert_eq!(code(&guard, &request("/healthz", &[])), Ok(()));
+        for path in ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/script.js"] {
+            assert_eq!(code(&guard, &request(path, &[])), Ok(()), "{path}");
+        }
         for path in [
             "/",
             "/healthz/",
@@ -188,9 +193,11 @@ mod test {
             "/healthzz",
             "/v1/sessions",
             "/v1/sessions/",
-            "/readyz",
+            "/readyz/",
             "/metrics",
-            "/openapi.json",
+            "/openapi.json/",
+            "/docs/",
+            "/docs/other.js",
             "/favicon.ico",
         ] {
             assert_eq!(code(&guard, &request(path, &[])), Err(ErrorCode::Unauthorized), "{path}");

@@ -718,24 +718,34 @@ fn fresh_bytes() -> [u8; 16] {
 /// Where it can't be made.
 #[must_use]
 pub fn venv(name: &str, packages: &[&str]) -> PathBuf {
-    let dir = cache_dir().join("venvs").join(name);
-    let python = dir.join("bin/python");
+    let run = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().expect("run python3");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {errors}");
+    };
+    let made = cached(&format!("venvs/{name}"), |dir| {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(dir));
+        let mut pip = Command::new(dir.join("bin/python"));
+        run(pip.args(["-m", "pip", "install", "--quiet"]).args(packages));
+    });
+    made.join("bin/python")
+}
+
+/// A folder of the cache. `make` fills it once; what was broken off half-way is made again.
+///
+/// # Panics
+/// Where it can't be made.
+pub fn cached(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let dir = cache_dir().join(name);
     let whole = dir.join("whole");
     fs::create_dir_all(dir.parent().expect("a parent")).expect("make the cache folder");
     let lock = File::create(dir.with_extension("lock")).expect("the lock");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("flock");
-    // What was broken off half-way is made again.
     if !whole.exists() {
-        let run = |command: &mut Command| {
-            let output = command.stdin(Stdio::null()).output().expect("run python3");
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{command:?}: {errors}");
-        };
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages));
+        make(&dir);
         fs::write(&whole, "").expect("mark it as whole");
     }
-    python
+    dir
 }
 
 /// Where what is expensive is kept between runs, outside the checkout.

@@ -59,7 +59,9 @@ fn session_field(schema: &str, field: &str) -> Option<Value> {
         ("CreateSession", "cwd") => {
             json!({ "pattern": "^(/[^\\x00]*)?$", "maxLength": l::PATH_BYTES_MAX - 1 })
         }
-        ("ExecRequest", "cwd") => path(),
+        ("ExecRequest", "cwd") => {
+            json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX - 1, "pattern": NO_NUL })
+        }
         ("StartProcess", "cwd") => json!({ "pattern": NO_NUL, "maxLength": l::PATH_BYTES_MAX - 1 }),
         ("CreateSession", "exec_mode") => words(&["stateful", ""]),
         ("Limits", "cpu") => json!({ "minimum": l::CPU_MIN }),
@@ -78,10 +80,7 @@ fn run_field(schema: &str, field: &str) -> Option<Value> {
         ("ExecRequest", "cmd") => {
             json!({ "maxLength": l::CMD_BYTES_MAX, "pattern": NO_NUL })
         }
-        ("ExecRequest", "timeout_ms") => {
-            json!({ "minimum": 1, "default": l::EXEC_TIMEOUT_MS_DEFAULT })
-        }
-        ("StartProcess", "timeout_ms") => json!({ "minimum": 1 }),
+        ("ExecRequest" | "StartProcess", "timeout_ms") => json!({ "minimum": 1 }),
         ("ExecRequest", "max_output_bytes") => {
             json!({ "minimum": 1, "maximum": l::OUTPUT_BYTES_MAX })
         }
@@ -111,15 +110,16 @@ fn file_field(schema: &str, field: &str) -> Option<Value> {
         ("WriteFile" | "MakeDirectory" | "ChangeMode", "mode") => json!({ "pattern": OCTAL }),
         ("WriteFile", "content_base64") => json!({ "contentEncoding": "base64" }),
         ("Edit", "old") => json!({ "minLength": 1 }),
-        ("Edit", "count") => json!({ "minimum": 1, "default": 1 }),
+        ("Edit", "count") => json!({ "minimum": 1 }),
         ("EditFile", "edits") => json!({ "minItems": 1, "maxItems": l::EDITS_MAX }),
         _ => return None,
     })
 }
 
-/// A path as text.
+/// A path as text: no NUL, and no name longer than 255.
 pub(super) fn path() -> Value {
-    json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX, "pattern": "^[^\\x00]+$" })
+    let pattern = format!("^(/*[^/\\x00]{{1,{}}})*/*$", l::NAME_BYTES_MAX);
+    json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX, "pattern": pattern })
 }
 
 /// Pairs of fields of which exactly one is given, by schema.

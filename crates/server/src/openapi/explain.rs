@@ -46,28 +46,35 @@ pub(super) fn explain(mut document: Value) -> Value {
     document
 }
 
-/// A choice of one schema with a tag beside its fields becomes one object: makers of clients know no
-/// `allOf` within `oneOf`.
+/// A choice of one schema with a tag beside its fields becomes an object of its own: makers of clients know
+/// no `allOf` within `oneOf`, and want names.
 fn flatten_choices(document: &mut Value) {
     let known = document["components"]["schemas"].clone();
-    let schemas = document["components"]["schemas"].as_object_mut();
-    for schema in schemas.into_iter().flat_map(Map::values_mut) {
+    let Some(schemas) = document["components"]["schemas"].as_object_mut() else { return };
+    let mut made = Map::new();
+    for (name, schema) in schemas.iter_mut() {
         for choice in schema["oneOf"].as_array_mut().into_iter().flatten() {
-            if let Some(whole) = flattened(choice, &known) {
-                *choice = whole;
-            }
+            let Some(whole) = tagged(choice, &known) else { continue };
+            let tag = whole["properties"]["type"]["enum"][0].as_str().unwrap_or_default();
+            let name = format!("{name}{}{}", tag[..1].to_uppercase(), &tag[1..]);
+            *choice = json!({ "$ref": format!("#/components/schemas/{name}") });
+            made.insert(name, whole);
         }
         drop_empty(schema);
     }
+    schemas.extend(made);
 }
 
-fn flattened(choice: &Value, known: &Value) -> Option<Value> {
+/// The object that a choice with a tag is.
+fn tagged(choice: &Value, known: &Value) -> Option<Value> {
     let (mut fields, mut required) = (Map::new(), Vec::new());
-    for part in choice["allOf"].as_array()? {
+    let whole = [choice.clone()];
+    for part in choice["allOf"].as_array().map_or(&whole[..], Vec::as_slice) {
         let part = target(part).map_or(part, |name| &known[name]);
         fields.extend(part["properties"].as_object()?.clone());
         required.extend(part["required"].as_array().into_iter().flatten().cloned());
     }
+    fields.get("type")?["enum"][0].as_str().filter(|tag| tag.is_ascii() && !tag.is_empty())?;
     let about = &choice["description"];
     Some(json!({
         "type": "object", "properties": fields, "required": required, "description": about,
@@ -110,15 +117,18 @@ fn explain_request(name: &str, schema: &mut Value) {
     }
 }
 
-/// Adds the members of `more`. Words of a field that may be null get null beside them.
+/// Adds the members of `more`. A field of some words or null is a choice: makers of clients have no name
+/// for a null among words.
 fn merge(schema: &mut Value, more: Value) {
     let may_be_null = texts(&schema["type"]).any(|kind| kind == "null");
     let (Some(schema), Value::Object(more)) = (schema.as_object_mut(), more) else { return };
-    for (keyword, mut rule) in more {
-        if let (true, "enum", Some(words)) = (may_be_null, keyword.as_str(), rule.as_array_mut()) {
-            words.push(Value::Null);
-        }
-        schema.insert(keyword, rule);
+    if may_be_null && more.contains_key("enum") {
+        schema.remove("type");
+        let mut words = json!({ "type": "string" });
+        merge(&mut words, Value::Object(more));
+        schema.insert("oneOf".into(), json!([words, { "type": "null" }]));
+    } else {
+        schema.extend(more);
     }
 }
 
@@ -191,6 +201,10 @@ fn tidy(schema: &mut Value) {
         if let Some(about) = about {
             rule["description"] = about;
         }
+        // Descriptions say what holds where a field is absent; makers of clients would take it for sent.
+        if let Some(rule) = rule.as_object_mut() {
+            rule.remove("default");
+        }
         drop_empty(rule);
     }
     for keyword in ["allOf", "oneOf"] {
@@ -203,7 +217,7 @@ fn tidy(schema: &mut Value) {
 
 /// Takes schemas away that nothing refers to: parts of others that were written out there.
 fn drop_unused(document: &mut Value) {
-    let mut used = BTreeSet::from(["AttachText", "ErrorBody"].map(str::to_owned));
+    let mut used = BTreeSet::from(["ErrorBody".to_owned()]);
     let schemas = document["components"]["schemas"].clone();
     for name in used.clone() {
         collect(&schemas[name], &schemas, &mut used);
@@ -235,7 +249,10 @@ fn explain_call(
         }
         if status == "101" {
             // Messages of a WebSocket are no body.
-            response["x-text-message"] = response["content"]["application/json"]["schema"].take();
+            response["x-text-message"] = json!({
+                "client": { "$ref": "#/components/schemas/AttachOrder" },
+                "server": { "$ref": "#/components/schemas/AttachReport" },
+            });
             response["content"].take();
         }
         response["headers"] = Value::Object(answers::headers(call, status));
@@ -264,7 +281,7 @@ fn explain_parameters(call: &Call<'_>, operation: &mut Value) {
         let more = if own.is_empty() { String::new() } else { format!("; {own}") };
         parameter["description"] = format!("{}{more}.", known.about).into();
         merge(&mut parameter["schema"], known.schema);
-        if parameter.get("example").is_none() {
+        if parameter.get("example").is_none() && !known.example.is_null() {
             parameter["example"] = known.example;
         }
     }

@@ -14,6 +14,7 @@ pub(super) struct Known {
     pub(super) about: &'static str,
     /// Added to its schema.
     pub(super) schema: Value,
+    /// Null where it excludes another: all examples of a call together are a call that works.
     pub(super) example: Value,
 }
 
@@ -66,9 +67,9 @@ fn of_files(name: &str) -> Option<Known> {
             "src/main.py",
         ),
         "path_base64" => known(
-            "Base64 of the bytes of a path",
+            "Base64 of the bytes of a path, as `c3JjL21haW4ucHk=`",
             json!({ "contentEncoding": "base64", "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4 }),
-            "c3JjL21haW4ucHk=",
+            Value::Null,
         ),
         "user" => {
             known("In whose name the call acts; the session's user where absent", json!({}), "root")
@@ -119,7 +120,7 @@ fn in_query(name: &str) -> Option<Known> {
         "cursor" => known(
             "Where the page begins: what the page before told as its next cursor",
             json!({}),
-            "",
+            Value::Null,
         ),
         "status" => known("Only those with this status", json!({}), "running"),
         "label" => known(
@@ -151,25 +152,25 @@ fn reference(name: &str) -> Value {
 /// What [`headers`] refers to, and bounds of those that handlers document.
 pub(super) fn components() -> Value {
     json!({
-        "XRequestId": header("X-Request-Id", "trace-7f3a",
+        "XRequestId": header("X-Request-Id",
             "The client's own id of the request: 1 to 64 of `[A-Za-z0-9._-]`. The answer and the daemon's \
              log carry it; where it is absent or another text, one is made."),
-        "Range": header("Range", "bytes=0-1023",
-            "One range of bytes. Several, another unit or a malformed one are as if it was absent."),
-        "IfRange": header("If-Range", super::examples::ETAG,
+        "Range": header("Range",
+            "One range of bytes, as `bytes=0-1023`. Several, another unit or a malformed one are as if it was absent."),
+        "IfRange": header("If-Range",
             "`Range` counts only if the file still has this `ETag`."),
-        "IfMatch": header("If-Match", super::examples::ETAG,
+        "IfMatch": header("If-Match",
             "`*` or entity tags in quotes: the file must be there and have one of them, else 412."),
-        "IfNoneMatch": header("If-None-Match", "*",
+        "IfNoneMatch": header("If-None-Match",
             "`*` or entity tags in quotes. A read is 304 where the file has one of them; a write takes `*` \
              alone and is 412 where the file is there."),
     })
 }
 
-fn header(name: &str, example: &str, about: &str) -> Value {
+fn header(name: &str, about: &str) -> Value {
     json!({
         "name": name, "in": "header", "required": false, "description": about,
-        "schema": { "type": "string" }, "example": example,
+        "schema": { "type": "string" },
     })
 }
 

@@ -28,8 +28,8 @@ pub(crate) async fn healthz() -> Answer<Health> {
     ok(Health { status: "ok".into() })
 }
 
-/// Says that the daemon takes requests; 503 while it stops.
-#[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "readyz", responses(
+/// Says that the daemon takes requests; 503 while it stops. Needs no key.
+#[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "readyz", security(()), responses(
     (status = 200, description = "Done", body = Health),
     (status = "default", description = "An error", body = ErrorBody),
 ))]
@@ -50,8 +50,8 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
 }
 
-/// This document.
-#[utoipa::path(get, path = "/openapi.json", tag = "daemon", operation_id = "openapi", responses(
+/// This document. Needs no key.
+#[utoipa::path(get, path = "/openapi.json", tag = "daemon", operation_id = "openapi", security(()), responses(
     (status = 200, description = "Done", body = OpenApiDocument),
     (status = "default", description = "An error", body = ErrorBody),
 ))]

@@ -3,6 +3,7 @@
 mod archive;
 mod attach;
 mod daemon;
+mod docs;
 mod exec;
 mod files;
 mod processes;
@@ -36,6 +37,9 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(daemon::readyz))
         .routes(routes!(daemon::metrics))
         .routes(routes!(daemon::document))
+        .routes(routes!(docs::page))
+        .routes(routes!(docs::script))
+        .routes(routes!(docs::style))
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::get, sessions::delete))
         .routes(routes!(sessions::stats))

@@ -7,7 +7,14 @@ use sandkasten_e2e::{Lab, Session};
 use serde_json::json;
 
 /// What needs no key.
-const OPEN: [(&str, &str); 1] = [("GET", "/healthz")];
+const OPEN: [(&str, &str); 6] = [
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/docs/script.js"),
+    ("GET", "/docs/style.css"),
+];
 
 /// Every route with its parameters filled in by a session and a workspace that are there.
 fn routes(lab: &Lab, session: &Session<'_>) -> Vec<(String, String)> {
