@@ -16,6 +16,9 @@ use serde_json::{Map, Value, json};
 
 use crate::request_id::{REQUEST_ID, RequestId};
 
+#[cfg(test)]
+mod page;
+
 /// Seconds after which a client that was turned away may ask again.
 const RETRY_AFTER_SECONDS: u32 = 1;
 const RETRY_AFTER_DRAIN_SECONDS: u32 = 5;
@@ -351,7 +354,7 @@ pub(crate) fn whole_answer(error: &ApiError) -> Bytes {
 mod test {
     use super::*;
 
-    fn all() -> Vec<ErrorCode> {
+    pub(super) fn all() -> Vec<ErrorCode> {
         use ErrorCode as E;
         vec![
             E::InvalidRequest,
