@@ -64,7 +64,7 @@ const SUITES: [Suite; 15] = [
     Suite { name: "faults", what: "a create that fails at every step", kind: Kind::Own },
     Suite { name: "doctor", what: "each guarantee, given and taken away", kind: Kind::Own },
     Suite { name: "cli", what: "each command", kind: Kind::Own },
-    Suite { name: "docs", what: "what README says, run", kind: Kind::Shared },
+    Suite { name: "docs", what: "what README and the pages say, run", kind: Kind::Shared },
 ];
 
 pub fn names() -> Vec<&'static str> {
