@@ -1,13 +1,11 @@
 //! What every session's task shares: the daemon's side of the host.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandkasten_jail::cgroup::Cgroups;
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_types::SessionId;
-use sandkasten_types::session::Status;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -16,6 +14,7 @@ use crate::db::Db;
 use crate::dirs::Dirs;
 use crate::disk::{Ahead, Disks};
 use crate::error::Error;
+use crate::figures::Counters;
 use crate::image::Store;
 use crate::session::Handle;
 use crate::sizes::Sizes;
@@ -32,6 +31,8 @@ pub(crate) struct Host {
     pub(crate) boot_id: String,
     pub(crate) launcher: Launcher,
     pub(crate) cgroups: Cgroups,
+    /// The cap over all sessions.
+    pub(crate) memory_max_bytes: u64,
     pub(crate) images: Store,
     pub(crate) workspaces: Arc<Workspaces>,
     pub(crate) sizes: Sizes,
@@ -123,49 +124,5 @@ impl Live {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Handle>>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What happened since the daemon started.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    created: AtomicU64,
-    execs_finished: AtomicU64,
-    orphans_removed: AtomicU64,
-    ended: Mutex<HashMap<Status, u64>>,
-}
-
-impl Counters {
-    pub(crate) fn session_created(&self) {
-        self.created.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn exec_finished(&self) {
-        self.execs_finished.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn orphan_removed(&self) {
-        self.orphans_removed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn ended(&self, status: Status) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
-    }
-
-    /// What the database remembers, once it has forgotten the old ones.
-    pub(crate) fn set_ended(&self, counts: Vec<(Status, u64)>) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = counts.into_iter().collect();
-    }
-
-    pub(crate) fn read(&self) -> crate::Counts {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        crate::Counts {
-            sessions: ended.iter().map(|(status, count)| (*status, *count)).collect(),
-            sessions_created: self.created.load(Ordering::Relaxed),
-            execs_running: 0,
-            execs_queued: 0,
-            execs_finished: self.execs_finished.load(Ordering::Relaxed),
-            orphans_removed: self.orphans_removed.load(Ordering::Relaxed),
-        }
     }
 }

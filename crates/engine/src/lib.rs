@@ -23,6 +23,7 @@ mod disk;
 mod error;
 mod events;
 mod exec;
+mod figures;
 mod files;
 mod host;
 pub mod image;
@@ -42,13 +43,16 @@ mod workspaces;
 mod testing;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, WorkspacePolicy};
 pub use error::{Ended, Error, FileFault, StartError};
 pub use events::{EventsFrom, ExecEvents, Follow};
 pub use exec::{ExecEvent, ExecHandle};
+pub use figures::{
+    Counts, CreateEnd, DiskRoom, Distribution, Resources, RunKind,
+};
 pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
@@ -62,7 +66,7 @@ use sandkasten_protocol::work::Job;
 pub use sandkasten_protocol::{Expect, FileUser, Parents};
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::files::DirEntry;
-use sandkasten_types::session::{CreateSession, Session, Stats, Status};
+use sandkasten_types::session::{CreateSession, Session, Stats};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId};
 use session::{Cause, Command, Handle, State};
@@ -107,21 +111,6 @@ impl IdempotencyKey {
         }
         Ok(Self { client: client.into(), key: key.into() })
     }
-}
-
-/// Figures for `/metrics`. No ids.
-#[derive(Debug, Clone, Default)]
-pub struct Counts {
-    /// Sessions by status, those of the last 24 h that have ended included.
-    pub sessions: Vec<(Status, u64)>,
-    /// Sessions made since the daemon started.
-    pub sessions_created: u64,
-    pub execs_running: u64,
-    pub execs_queued: u64,
-    /// Execs that ended since the daemon started.
-    pub execs_finished: u64,
-    /// Things of ours on the host that no session owned, found and removed since the start.
-    pub orphans_removed: u64,
 }
 
 impl Engine {
@@ -177,7 +166,10 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Session, Error> {
         self.check_stopping()?;
-        session::create(&self.0.host, request, key).await
+        let began = Instant::now();
+        let made = session::create(&self.0.host, request, key).await;
+        self.0.host.counters.create_ended(&made, began.elapsed());
+        made
     }
 
     /// The sessions that have not ended, oldest first.
@@ -411,18 +403,16 @@ impl Engine {
         workspaces::list_dir(&self.0.host, id, path).await
     }
 
-    /// Figures for `/metrics`.
+    /// What happened since the daemon started.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let host = &self.0.host;
-        let mut counts = host.counters.read();
-        for session in host.live.all() {
-            let view = session.view.borrow();
-            counts.execs_running += u64::from(view.running);
-            counts.execs_queued += view.queued as u64;
-            counts.add_session(view.state.status());
-        }
-        counts
+        figures::counts(&self.0.host)
+    }
+
+    /// What the host has, and what sessions may take of it.
+    #[must_use]
+    pub fn resources(&self) -> Resources {
+        figures::resources(&self.0.host)
     }
 
     /// The images of the data directory.
@@ -454,15 +444,6 @@ impl Engine {
     }
 }
 
-impl Counts {
-    fn add_session(&mut self, status: Status) {
-        match self.sessions.iter_mut().find(|(known, _)| *known == status) {
-            Some((_, count)) => *count += 1,
-            None => self.sessions.push((status, 1)),
-        }
-    }
-}
-
 /// Everything that blocks at the start.
 fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
     let data_dir =
@@ -477,12 +458,14 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
     let db = db::Db::open(&config.db_path)?;
     let images = image::Store::open(&config.data_dir).map_err(StartError::Images)?;
     let workspaces = workspace::Workspaces::open(&config.data_dir).map_err(data_dir)?;
-    let cgroups = Cgroups::open(&tag, &over_all_sessions(&config)?)
+    let cap = over_all_sessions(&config)?;
+    let cgroups = Cgroups::open(&tag, &cap)
         .map_err(|error| StartError::Cgroups(Error::internal(&tag, error).to_string()))?;
     Ok(Host {
         boot_id,
         launcher,
         cgroups,
+        memory_max_bytes: cap.memory_bytes,
         images,
         workspaces: Arc::new(workspaces),
         sizes: sizes::Sizes::default(),
@@ -491,7 +474,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         disks,
         db,
         live: host::Live::default(),
-        counters: host::Counters::default(),
+        counters: figures::Counters::default(),
         workspace_gate: tokio::sync::Mutex::new(()),
         workspace_jobs: Arc::new(Semaphore::new(worker::WORKSPACE_JOBS_MAX)),
         creates: Semaphore::new(CREATES_MAX),

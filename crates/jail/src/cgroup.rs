@@ -263,6 +263,12 @@ impl Cgroups {
         self.parent.usage(&format!("{session}/"))
     }
 
+    /// What all sessions together use now.
+    #[must_use]
+    pub fn usage_of_all(&self) -> Usage {
+        self.parent.usage("")
+    }
+
     /// Counters of a session, as [`Cgroup::events`].
     #[must_use]
     pub fn events(&self, session: &str) -> Events {

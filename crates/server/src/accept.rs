@@ -93,7 +93,8 @@ impl Places {
 
 /// Tells a client that there are too many, whatever it is going to ask.
 fn refuse(stream: &TcpStream) {
-    let answer = whole_answer(&ApiError::overloaded("too many connections; try again"));
+    let error = ApiError::overloaded("too many connections; try again");
+    let answer = whole_answer(&error, stream.peer_addr().ok());
     // The buffer of a fresh socket has room; a client that is gone already needs no answer.
     let sent = rustix::io::write(stream, &answer);
     let closed = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);

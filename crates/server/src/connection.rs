@@ -22,6 +22,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub(crate) enum Framing {
 /// What the socket, the requests and the deadlines of one connection tell each other.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The client's address; `None` where it had gone at once.
+    peer: Option<SocketAddr>,
     state: Mutex<State>,
     /// A request began or ended.
     changed: Notify,
@@ -125,7 +128,7 @@ pub(crate) enum HalfClose {
 }
 
 impl Shared {
-    fn new() -> Self {
+    fn new(peer: Option<SocketAddr>) -> Self {
         let state = State {
             phase: Phase::Idle,
             since: Instant::now(),
@@ -136,7 +139,11 @@ impl Shared {
             write_waits_since: None,
             switched: None,
         };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { peer, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -226,6 +233,10 @@ impl Shared {
 pub(crate) struct Busy(Arc<Shared>);
 
 impl Busy {
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.0.peer
+    }
+
     fn of(shared: &Arc<Shared>) -> Self {
         shared.state().busy += 1;
         shared.changed.notify_one();
@@ -259,7 +270,7 @@ pub(crate) async fn drive(stream: TcpStream, edge: Arc<Edge>) {
         return;
     }
     let stream = Arc::new(stream);
-    let shared = Arc::new(Shared::new());
+    let shared = Arc::new(Shared::new(stream.peer_addr().ok()));
     let wire = Wire::new(Arc::clone(&stream), Arc::clone(&shared));
     let service = service_fn(|request| {
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::MatchedPath;
-use axum::extract::Request;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{MatchedPath, RawPathParams, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -33,7 +33,7 @@ use crate::body::{Continue, RequestBody};
 use crate::connection::{Framing, HalfClose, Shared};
 use crate::cors::Cors;
 use crate::error::ApiError;
-use crate::exchange::{AnswerBody, Exchange, Route};
+use crate::exchange::{AnswerBody, Exchange, Subject};
 use crate::metrics::Metrics;
 use crate::request_id::{REQUEST_ID, RequestId};
 use crate::websocket::Switch;
@@ -64,7 +64,7 @@ impl Edge {
         let body = RequestBody::new(incoming, busy.clone(), continues(&parts.headers));
         let mut exchange = Exchange::begin(id.clone(), parts.method.clone(), metrics, busy);
         parts.extensions.insert(id);
-        parts.extensions.insert(exchange.route.clone());
+        parts.extensions.insert(exchange.subject.clone());
         let origin = parts.headers.get(ORIGIN).cloned();
         let response = AssertUnwindSafe(self.decide(parts, body, framing)).catch_unwind().await;
         let response = response.unwrap_or_else(|_| {
@@ -146,6 +146,7 @@ fn continues(headers: &HeaderMap) -> Continue {
 fn with_error_body(mut response: Response, exchange: &mut Exchange) -> Response {
     let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
     exchange.internal.clone_from(&error.internal);
+    exchange.subject.set_code(error.code);
     for (name, value) in error.headers() {
         response.headers_mut().insert(name, value);
     }
@@ -155,12 +156,21 @@ fn with_error_body(mut response: Response, exchange: &mut Exchange) -> Response 
     response
 }
 
-/// A layer inside the router, where the route is known: notes it for the log.
-pub(crate) async fn note_route(request: Request, next: Next) -> Response {
+/// A layer inside the router, where the route and its parameters are known: notes them for the log.
+pub(crate) async fn note_route(
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
     let extensions = request.extensions();
-    if let (Some(route), Some(path)) = (extensions.get::<Route>(), extensions.get::<MatchedPath>())
+    if let (Some(subject), Some(path)) =
+        (extensions.get::<Subject>(), extensions.get::<MatchedPath>())
     {
-        route.set(path);
+        subject.set_route(path);
+        // What is not UTF-8 is no id.
+        for (name, text) in parameters.iter().flatten() {
+            subject.set_parameter(name, text);
+        }
     }
     next.run(request).await
 }

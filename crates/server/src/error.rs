@@ -3,6 +3,8 @@
 //! An [`ApiError`] travels from a handler to [`crate::edge`] inside a response that has no body yet;
 //! there it gets the request id and becomes the one shape of `types::error::ErrorBody`.
 
+use std::net::SocketAddr;
+
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -12,6 +14,7 @@ use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::StreamError;
 use sandkasten_types::session::Status;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::request_id::{REQUEST_ID, RequestId};
@@ -319,8 +322,19 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// As it stands on the wire.
+pub(crate) fn code_name(code: ErrorCode) -> String {
+    wire_name(&code)
+}
+
+/// A word of a closed set, as it stands on the wire.
+pub(crate) fn wire_name(word: &impl Serialize) -> String {
+    let value = serde_json::to_value(word).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// A whole answer to bytes that are no request, in place of hyper's own with that status.
-pub(crate) fn protocol_error(bare: u16) -> Bytes {
+pub(crate) fn protocol_error(bare: u16, peer: Option<SocketAddr>) -> Bytes {
     let mut error = match bare {
         431 => ApiError::too_large(
             "the request's head",
@@ -333,11 +347,11 @@ pub(crate) fn protocol_error(bare: u16) -> Bytes {
     if bare == 431 {
         error.status = Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
-    whole_answer(&error)
+    whole_answer(&error, peer)
 }
 
 /// An answer as bytes, for clients whose request was never read. The connection closes after it.
-pub(crate) fn whole_answer(error: &ApiError) -> Bytes {
+pub(crate) fn whole_answer(error: &ApiError, peer: Option<SocketAddr>) -> Bytes {
     let id = RequestId::new();
     let body = serde_json::to_string(&error.body(&id)).unwrap_or_default();
     let mut text = format!("HTTP/1.1 {}\r\n{}: {id}\r\n", error.status(), REQUEST_ID);
@@ -346,7 +360,13 @@ pub(crate) fn whole_answer(error: &ApiError) -> Bytes {
         text += &format!("{name}: {value}\r\n");
     }
     text += &format!("content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
-    tracing::info!(status = error.status().as_u16(), request_id = %id, "refused");
+    tracing::info!(
+        status = error.status().as_u16(),
+        code = code_name(error.code),
+        request_id = %id,
+        peer = peer.map(tracing::field::display),
+        "refused"
+    );
     text.into()
 }
 

@@ -4,7 +4,9 @@
 //! the request is over: the connection is told, the metrics count it, and the log gets its one line. A
 //! body dropped before its end is a client that went away.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -14,31 +16,102 @@ use axum::extract::MatchedPath;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{Method, StatusCode};
+use sandkasten_types::{ErrorCode, ExecId, ProcessId, SessionId, WorkspaceId};
 
 use crate::connection::Busy;
-use crate::metrics::Metrics;
+use crate::error::code_name;
+use crate::metrics::{Ended, Metrics};
 use crate::request_id::RequestId;
 
-/// The route that took a request, as it stands in the table; set where the router knows it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Route(Arc<OnceLock<String>>);
+/// What a request is about, for log and metrics: each part is set where it is first known, and once.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject(Arc<Parts>);
 
-impl Route {
-    pub(crate) fn set(&self, path: &MatchedPath) {
-        // Set once a request; a second time would change nothing.
-        drop(self.0.set(path.as_str().to_owned()));
+#[derive(Debug)]
+struct Parts {
+    request_id: RequestId,
+    /// The route that took it, as it stands in the table.
+    route: OnceLock<String>,
+    session: OnceLock<SessionId>,
+    workspace: OnceLock<WorkspaceId>,
+    exec: OnceLock<ExecId>,
+    process: OnceLock<ProcessId>,
+    /// Why it failed, in the answer or in the last event of a stream.
+    code: OnceLock<ErrorCode>,
+}
+
+impl Subject {
+    pub(crate) fn new(request_id: RequestId) -> Self {
+        Self(Arc::new(Parts {
+            request_id,
+            route: OnceLock::new(),
+            session: OnceLock::new(),
+            workspace: OnceLock::new(),
+            exec: OnceLock::new(),
+            process: OnceLock::new(),
+            code: OnceLock::new(),
+        }))
     }
 
-    fn as_str(&self) -> &str {
-        self.0.get().map_or("-", String::as_str)
+    pub(crate) fn request_id(&self) -> &RequestId {
+        &self.0.request_id
+    }
+
+    pub(crate) fn set_route(&self, path: &MatchedPath) {
+        set(&self.0.route, path.as_str().to_owned());
+    }
+
+    pub(crate) fn set_session(&self, id: &SessionId) {
+        set(&self.0.session, id.clone());
+    }
+
+    pub(crate) fn set_exec(&self, id: &ExecId) {
+        set(&self.0.exec, id.clone());
+    }
+
+    pub(crate) fn set_process(&self, id: &ProcessId) {
+        set(&self.0.process, id.clone());
+    }
+
+    pub(crate) fn set_code(&self, code: ErrorCode) {
+        set(&self.0.code, code);
+    }
+
+    /// Takes a parameter of the route. A text that is no id names nothing, and is a client's: it stays
+    /// out of the log.
+    pub(crate) fn set_parameter(&self, name: &str, text: &str) {
+        let is_workspace = self.route().starts_with("/v1/workspaces");
+        match name {
+            "id" if is_workspace => parsed(&self.0.workspace, text),
+            "id" => parsed(&self.0.session, text),
+            "exec_id" => parsed(&self.0.exec, text),
+            "process_id" => parsed(&self.0.process, text),
+            _ => {}
+        }
+    }
+
+    fn route(&self) -> &str {
+        self.0.route.get().map_or("-", String::as_str)
+    }
+}
+
+/// The first one stays.
+fn set<T>(place: &OnceLock<T>, value: T) {
+    drop(place.set(value));
+}
+
+fn parsed<T: FromStr>(place: &OnceLock<T>, text: &str) {
+    if let Ok(id) = text.parse() {
+        set(place, id);
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) id: RequestId,
-    pub(crate) route: Route,
+    pub(crate) subject: Subject,
     method: Method,
+    peer: Option<SocketAddr>,
     status: Option<StatusCode>,
     /// The chain of an internal error.
     pub(crate) internal: Option<String>,
@@ -61,11 +134,13 @@ impl Drop for Active {
 
 impl Exchange {
     pub(crate) fn begin(id: RequestId, method: Method, metrics: Arc<Metrics>, busy: Busy) -> Self {
+        let peer = busy.peer();
         metrics.request_came();
         Self {
+            subject: Subject::new(id.clone()),
             id,
-            route: Route::default(),
             method,
+            peer,
             status: None,
             internal: None,
             is_complete: false,
@@ -90,13 +165,20 @@ impl Exchange {
         let method = known_method(&self.method);
         let status = self.status.map_or(0, |status| status.as_u16());
         let duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let (route, request_id) = (self.route.as_str(), self.id.as_str());
+        let request_id = self.id.as_str();
+        let about = &*self.subject.0;
         tracing::info!(
             method,
-            route,
+            route = self.subject.route(),
             status,
+            code = about.code.get().map(|code| code_name(*code)),
+            session = about.session.get().map(SessionId::as_str),
+            workspace = about.workspace.get().map(WorkspaceId::as_str),
+            exec = about.exec.get().map(ExecId::as_str),
+            process = about.process.get().map(ProcessId::as_str),
             duration_ms,
             request_id,
+            peer = self.peer.map(tracing::field::display),
             client_left = !self.is_complete,
             "request"
         );
@@ -104,13 +186,21 @@ impl Exchange {
             tracing::error!(request_id, cause = %chain.escape_debug(), "internal error");
         }
     }
+
+    fn count(&self) {
+        self.metrics.request_ended(&Ended {
+            route: self.subject.route(),
+            status: self.status.map_or(0, |status| status.as_u16()),
+            code: self.subject.0.code.get().copied(),
+            client_left: !self.is_complete,
+            took: self.start.elapsed(),
+        });
+    }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let status = self.status.map_or(0, |status| status.as_u16());
-        let method = known_method(&self.method);
-        self.metrics.request_ended(method, self.route.as_str(), status, self.start.elapsed());
+        self.count();
         self.log();
     }
 }

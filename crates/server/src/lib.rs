@@ -54,7 +54,7 @@ use crate::auth::Guard;
 use crate::budget::Budget;
 use crate::cors::Cors;
 use crate::edge::Edge;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OfEngine, Tags};
 pub use crate::openapi::openapi;
 
 /// What the operator decides about the HTTP side.
@@ -84,12 +84,14 @@ pub async fn serve(
     config: Config,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let metrics = Arc::new(Metrics::new());
+    let (router, document) = routes::router_and_document();
+    let metrics = Arc::new(Metrics::new(Tags::of(&document)));
     let budget = Budget::new(BODIES_IN_MEMORY_MAX);
+    metrics.collect(OfEngine { engine: engine.clone(), budget: budget.clone() });
     let guard = Guard::new(config.api_key.clone());
     let cors = Cors::new(&config.cors_origins);
     let draining = shutdown.clone();
     let app = App::new(Inner { engine, config, budget, metrics: Arc::clone(&metrics), draining });
-    let router = routes::router().with_state(app);
+    let router = router.with_state(app);
     accept::run(listener, Arc::new(Edge { router, guard, cors, metrics, draining: shutdown })).await
 }

@@ -34,7 +34,7 @@ use crate::cors::Cors;
 use crate::edge::Edge;
 use crate::error::ApiError;
 use crate::json::Json;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Tags};
 use crate::routes::with_fallbacks;
 
 const KEY: &str = "sk-test";
@@ -155,7 +155,7 @@ async fn daemon(options: Options) -> Daemon {
         router: with_fallbacks(router).with_state(fake),
         guard: Guard::new(options.key),
         cors: Cors::new(&options.cors),
-        metrics: Arc::new(Metrics::new()),
+        metrics: Arc::new(Metrics::new(Tags::default())),
         draining: CancellationToken::new(),
     };
     let stop = edge.draining.clone();

@@ -1,60 +1,149 @@
-//! `/metrics`: counts alone. No label has an id, a name or a path of a client.
+//! `/metrics`: figures alone. No label has an id, a name or a path of a client, and no label has more
+//! values than a page: requests are told apart by the tag of their route in the API's document.
 
+mod figures;
+
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use sandkasten_engine::Counts;
+use sandkasten_types::ErrorCode;
 use tokio::sync::Notify;
+use utoipa::openapi::OpenApi;
 
-/// Upper bounds in seconds: an exec may take ten minutes, a stat a tenth of a millisecond.
-const BUCKETS: [f64; 10] = [0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+use crate::error::code_name;
+pub(crate) use figures::{OfEngine, OfProcess};
+
+/// Upper bounds in seconds: a stat takes a tenth of a millisecond, a stream may take hours.
+const BUCKETS: [f64; 5] = [0.005, 0.05, 0.5, 5.0, 60.0];
+/// The label of requests that no route took.
+const NO_ROUTE: &str = "none";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
-    method: String,
-    route: String,
+    tag: String,
     status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabel {
-    route: String,
+struct TagLabel {
+    tag: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StatusLabel {
-    status: String,
+struct CodeLabel {
+    code: String,
 }
 
-type Histograms = Family<RouteLabel, Histogram, fn() -> Histogram>;
+type Histograms = Family<TagLabel, Histogram, fn() -> Histogram>;
+
+/// The tag of each route, as the API's document has it.
+#[derive(Debug, Default)]
+pub(crate) struct Tags(HashMap<String, String>);
+
+impl Tags {
+    pub(crate) fn of(document: &OpenApi) -> Self {
+        let mut tags = HashMap::new();
+        for (path, item) in &document.paths.paths {
+            let operations = [&item.get, &item.post, &item.put, &item.delete, &item.patch];
+            let mut found = operations.into_iter().flatten().filter_map(|one| one.tags.as_ref());
+            if let Some(tag) = found.find_map(|tags| tags.first()) {
+                tags.insert(path.clone(), tag.clone());
+            }
+        }
+        Self(tags)
+    }
+
+    fn tag(&self, route: &str) -> &str {
+        self.0.get(route).map_or(NO_ROUTE, String::as_str)
+    }
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub(crate) struct Ended<'a> {
+    pub(crate) route: &'a str,
+    pub(crate) status: u16,
+    pub(crate) code: Option<ErrorCode>,
+    pub(crate) client_left: bool,
+    pub(crate) took: Duration,
+}
+
+/// How the figures are written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format, 0.0.4.
+    Text,
+}
+
+impl Format {
+    /// What a client takes. Who does not ask for OpenMetrics gets the text that everybody reads.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let (mut open, mut plain) = (0, 0);
+        for range in accepts.flat_map(|accept| accept.split(',')) {
+            let (kind, weight) = media_range(range);
+            match kind.as_str() {
+                "application/openmetrics-text" => open = open.max(weight),
+                "text/plain" | "text/*" | "*/*" => plain = plain.max(weight),
+                _ => {}
+            }
+        }
+        if open > 0 && open >= plain { Self::OpenMetrics } else { Self::Text }
+    }
+
+    pub(crate) fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        })
+    }
+}
+
+/// The kind of a part of `Accept`, and its weight in thousandths.
+fn media_range(range: &str) -> (String, u32) {
+    let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+    let kind = parts.next().unwrap_or_default();
+    let weight = parts.find_map(|part| part.strip_prefix("q=").map(thousandths));
+    (kind, weight.unwrap_or(1000))
+}
+
+/// `0.5` is 500. What is no weight counts as one.
+fn thousandths(text: &str) -> u32 {
+    let Some((whole, rest)) = text.split_once('.') else {
+        return if text == "0" { 0 } else { 1000 };
+    };
+    let digits = format!("{rest:0<3}");
+    let part = digits.get(..3).and_then(|digits| digits.parse().ok()).unwrap_or(1000);
+    if whole == "0" { part } else { 1000 }
+}
 
 /// Every figure of the daemon.
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
+    tags: Tags,
     requests: Family<RequestLabels, Counter>,
     seconds: Histograms,
+    errors: Family<CodeLabel, Counter>,
+    clients_left: Counter,
     active: AtomicU64,
     active_gauge: Gauge,
     /// The last running request ended.
     idle: Notify,
     connections: Gauge,
-    body_bytes: Gauge,
-    sessions: Family<StatusLabel, Gauge>,
-    sessions_created: Counter,
-    execs_running: Gauge,
-    execs_queued: Gauge,
-    execs_finished: Counter,
-    orphans_removed: Counter,
 }
 
 /// An open connection, counted.
@@ -74,23 +163,19 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(tags: Tags) -> Self {
         let buckets: fn() -> Histogram = || Histogram::new(BUCKETS);
         let mut metrics = Self {
-            registry: Mutex::new(Registry::with_prefix("sandkasten")),
+            registry: Mutex::default(),
+            tags,
             requests: Family::default(),
             seconds: Family::new_with_constructor(buckets),
+            errors: Family::default(),
+            clients_left: Counter::default(),
             active: AtomicU64::new(0),
             active_gauge: Gauge::default(),
             idle: Notify::new(),
             connections: Gauge::default(),
-            body_bytes: Gauge::default(),
-            sessions: Family::default(),
-            sessions_created: Counter::default(),
-            execs_running: Gauge::default(),
-            execs_queued: Gauge::default(),
-            execs_finished: Counter::default(),
-            orphans_removed: Counter::default(),
         };
         metrics.register();
         metrics
@@ -98,18 +183,30 @@ impl Metrics {
 
     fn register(&mut self) {
         let registry = self.registry.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let m = registry;
+        registry.register_collector(Box::new(OfProcess));
+        let m = registry.sub_registry_with_prefix("sandkasten");
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        m.register("build", "The daemon's version", version);
         m.register("http_requests", "Requests that ended", self.requests.clone());
-        m.register("http_request_seconds", "Time to the last byte", self.seconds.clone());
+        m.register(
+            "http_request_duration_seconds",
+            "Time to the last byte",
+            self.seconds.clone(),
+        );
         m.register("http_requests_active", "Requests that run", self.active_gauge.clone());
         m.register("http_connections", "Open connections", self.connections.clone());
-        m.register("http_body_bytes", "Bodies and answers in memory", self.body_bytes.clone());
-        m.register("sessions", "Sessions by status", self.sessions.clone());
-        m.register("sessions_created", "Sessions made", self.sessions_created.clone());
-        m.register("execs_running", "Commands that run", self.execs_running.clone());
-        m.register("execs_queued", "Commands that wait", self.execs_queued.clone());
-        m.register("execs_finished", "Commands that ended", self.execs_finished.clone());
-        m.register("orphans_removed", "Lost host objects removed", self.orphans_removed.clone());
+        m.register(
+            "http_clients_left",
+            "Requests whose client left first",
+            self.clients_left.clone(),
+        );
+        m.register("errors", "Errors by code, those in streams too", self.errors.clone());
+    }
+
+    /// Adds figures that are read when they are asked for.
+    pub(crate) fn collect(&self, figures: impl Collector) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.sub_registry_with_prefix("sandkasten").register_collector(Box::new(figures));
     }
 
     pub(crate) fn request_came(&self) {
@@ -135,11 +232,17 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn request_ended(&self, method: &str, route: &str, status: u16, took: Duration) {
-        let labels = RequestLabels { method: method.into(), route: route.into(), status };
+    pub(crate) fn request_ended(&self, ended: &Ended<'_>) {
+        let tag = self.tags.tag(ended.route).to_owned();
+        let labels = RequestLabels { tag: tag.clone(), status: ended.status };
         self.requests.get_or_create(&labels).inc();
-        let label = RouteLabel { route: route.into() };
-        self.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        self.seconds.get_or_create(&TagLabel { tag }).observe(ended.took.as_secs_f64());
+        if let Some(code) = ended.code {
+            self.errors.get_or_create(&CodeLabel { code: code_name(code) }).inc();
+        }
+        if ended.client_left {
+            self.clients_left.inc();
+        }
     }
 
     /// Counts a connection until the guard is dropped.
@@ -148,26 +251,47 @@ impl Metrics {
         OpenConnection(self.connections.clone())
     }
 
-    /// The text of `/metrics` with the engine's counts of this moment.
-    pub(crate) fn text(&self, counts: &Counts, body_bytes: u64) -> String {
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.body_bytes.set(gauge(body_bytes));
-        self.sessions.clear();
-        for (status, count) in &counts.sessions {
-            let label = StatusLabel { status: status.as_str().into() };
-            self.sessions.get_or_create(&label).set(gauge(*count));
-        }
-        self.execs_running.set(gauge(counts.execs_running));
-        self.execs_queued.set(gauge(counts.execs_queued));
-        let store = |counter: &Counter, value| counter.inner().store(value, Ordering::Relaxed);
-        store(&self.sessions_created, counts.sessions_created);
-        store(&self.execs_finished, counts.execs_finished);
-        store(&self.orphans_removed, counts.orphans_removed);
-        let mut text = String::new();
+    /// The figures of this moment.
+    pub(crate) fn text(&self, format: Format) -> String {
+        let mut page = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = encode(&mut text, &registry) {
+        let written = match format {
+            Format::OpenMetrics => text::encode(&mut page, &registry),
+            Format::Text => prometheus_text::encode(&mut page, &registry),
+        };
+        if let Err(error) = written {
             tracing::error!(%error, "metrics not written");
         }
-        text
+        page
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn format(accept: &str) -> Format {
+        let value = HeaderValue::from_str(accept).unwrap();
+        Format::of(&HeaderMap::from_iter([(ACCEPT, value)]))
+    }
+
+    #[test]
+    fn who_asks_for_open_metrics_gets_it() {
+        assert_eq!(Format::of(&HeaderMap::new()), Format::Text);
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                          text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+        assert_eq!(format(prometheus), Format::OpenMetrics);
+        assert_eq!(format("application/openmetrics-text"), Format::OpenMetrics);
+        assert_eq!(format("Application/OpenMetrics-Text; Q=0.9, */*; q=0.1"), Format::OpenMetrics);
+        for plain in [
+            "*/*",
+            "text/plain",
+            "application/openmetrics-text;q=0",
+            "application/openmetrics-text;q=0.2, text/plain;q=0.3",
+            "application/json",
+            "",
+        ] {
+            assert_eq!(format(plain), Format::Text, "{plain}");
+        }
     }
 }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
-use crate::request_id::RequestId;
+use crate::exchange::Subject;
 
 const SILENCE: Duration = Duration::from_secs(SSE_HEARTBEAT_SECONDS);
 const KEEPALIVE: Bytes = Bytes::from_static(b": keepalive\n\n");
@@ -91,12 +91,12 @@ pub(crate) struct Told<R> {
     run: Option<R>,
     until: Until,
     last_id: u64,
-    request: RequestId,
+    subject: Subject,
 }
 
 impl<R: Run> Told<R> {
-    pub(crate) fn new(run: R, until: Until, request: RequestId) -> Self {
-        Self { run: Some(run), until, last_id: 0, request }
+    pub(crate) fn new(run: R, until: Until, subject: Subject) -> Self {
+        Self { run: Some(run), until, last_id: 0, subject }
     }
 
     /// Where the client has the events up to `after` already.
@@ -123,11 +123,13 @@ impl<R: Run> Told<R> {
     }
 
     fn error(&self, id: u64, error: &ApiError) -> Bytes {
+        self.subject.set_code(error.code);
+        let request_id = self.subject.request_id();
         if let Some(chain) = &error.internal {
             let chain = chain.escape_debug();
-            tracing::error!(request_id = %self.request, cause = %chain, "internal error in a stream");
+            tracing::error!(%request_id, cause = %chain, "internal error in a stream");
         }
-        event_bytes(id, "error", &error.datum(&self.request))
+        event_bytes(id, "error", &error.datum(request_id))
     }
 }
 
@@ -246,6 +248,7 @@ mod test {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::request_id::RequestId;
 
     fn parse(bytes: &[u8]) -> (u64, String, Value) {
         let text = std::str::from_utf8(bytes).unwrap();
@@ -311,7 +314,7 @@ mod test {
     }
 
     async fn told(run: impl Run, until: Until) -> Vec<(u64, String)> {
-        let told = Told::new(run, until, RequestId::new());
+        let told = Told::new(run, until, Subject::new(RequestId::new()));
         let events = Events::new(told).map(|bytes| bytes.unwrap());
         events.map(|bytes| parse(&bytes)).map(|(id, name, _)| (id, name)).collect().await
     }
@@ -336,7 +339,7 @@ mod test {
                 std::future::pending().await
             }
         }
-        let told = Told::new(Waits, until, RequestId::new()).behind(7);
+        let told = Told::new(Waits, until, Subject::new(RequestId::new())).behind(7);
         let event = Events::new(told).next().await.unwrap().unwrap();
         let (id, name, datum) = parse(&event);
         assert_eq!(

@@ -179,7 +179,8 @@ impl AsyncWrite for Wire {
         let Some(status) = self.bare_error(data) else {
             return self.poll_send(cx, Some(data));
         };
-        self.outbox.extend_from_slice(&protocol_error(status));
+        let answer = protocol_error(status, self.shared.peer());
+        self.outbox.extend_from_slice(&answer);
         // What does not go out now goes out with the next write, flush or shutdown.
         if let Poll::Ready(Err(error)) = self.poll_outbox(cx) {
             return Poll::Ready(Err(error));

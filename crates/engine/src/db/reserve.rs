@@ -32,8 +32,16 @@ pub(super) fn give_up(database: Option<&str>) -> bool {
         file.set_len(0)?;
         Ok(had)
     });
-    tracing::error!(freed = ?freed, "disk_full_database_reserve_given_up");
-    freed.unwrap_or(false)
+    match freed {
+        Ok(freed) => {
+            tracing::error!(freed, "disk_full_database_reserve_given_up");
+            freed
+        }
+        Err(error) => {
+            tracing::error!(%error, "disk_full_database_reserve_not_given_up");
+            false
+        }
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {

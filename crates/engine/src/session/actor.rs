@@ -40,6 +40,7 @@ use super::stdin::{self, Opened, Stdins, Told};
 use super::{Handle, View, ended, ended_in, lease, outcome, release};
 use crate::clock;
 use crate::error::Error;
+use crate::figures::RunKind;
 use crate::host::Host;
 
 /// How long after its timeout a command may take to be reported as ended.
@@ -754,8 +755,13 @@ impl Actor {
             self.view.send_modify(|view| view.cwd = cwd);
             self.publish_runs();
         }
-        if note.exec().is_some() {
-            self.host.counters.exec_finished();
+        let took = Duration::from_millis(over.end.duration_ms);
+        match &note.what {
+            What::Exec(_) => self.host.counters.run_ended(RunKind::Exec, over.verdict.reason, took),
+            What::Process(_) => {
+                self.host.counters.run_ended(RunKind::Process, over.verdict.reason, took);
+            }
+            What::Restart => {}
         }
         Ok(())
     }

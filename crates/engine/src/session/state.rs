@@ -91,9 +91,19 @@ pub(crate) enum Effect {
     Release,
 }
 
+impl Event {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::End(_) => "end",
+            Self::Gone => "gone",
+        }
+    }
+}
+
 /// An event that can't happen in a state: a fault of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{event:?} in state {state:?}")]
+#[error("`{}` can't happen to a session that is {}", .event.as_str(), .state.status().as_str())]
 pub(crate) struct Refused {
     state: State,
     event: Event,

@@ -15,6 +15,7 @@ use crate::cli::Context;
 use crate::config::Insecure;
 use crate::failure::Result;
 use crate::instance;
+use crate::log::Colours;
 
 /// How long a daemon of our own may take to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// HOST:PORT to listen on; port 0 picks one
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    /// The least important events to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
     /// Allow settings that weaken the isolation (`security.seccomp: off`)
     #[arg(long)]
     insecure: bool,
@@ -45,13 +49,19 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<u8> {
     if args.settings_on_stdin {
-        return serve::run(args);
+        return serve::run(args, colours(context));
     }
     context.sources.listen.clone_from(&args.listen);
+    context.sources.log_level.clone_from(&args.log_level);
     if args.insecure {
         context.sources.insecure = Insecure::Allowed;
     }
     stage_one::run(args, context)
+}
+
+/// As <https://no-color.org> has it.
+fn colours(context: &Context) -> Colours {
+    if context.sources.variable("NO_COLOR").is_some() { Colours::No } else { Colours::Yes }
 }
 
 /// Starts a daemon for a command that needs one, and stops it when that is done.

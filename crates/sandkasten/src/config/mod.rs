@@ -37,6 +37,8 @@ pub(crate) struct Sources {
     pub(crate) data_dir: Option<PathBuf>,
     /// `--listen`.
     pub(crate) listen: Option<String>,
+    /// `--log-level`.
+    pub(crate) log_level: Option<String>,
     /// `--insecure`: allows `security.seccomp: off`.
     pub(crate) insecure: Insecure,
     pub(crate) environment: BTreeMap<String, String>,
@@ -102,7 +104,7 @@ impl Sources {
     pub(crate) fn switches(&self) -> Vec<(&str, &str)> {
         let is_switch = |name: &str| {
             let short = name.strip_prefix(table::PREFIX).is_some_and(table::is_other_variable);
-            short || name == "RUST_BACKTRACE"
+            short || matches!(name, "RUST_BACKTRACE" | "NO_COLOR")
         };
         let all = self.environment.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         all.filter(|(name, _)| is_switch(name)).collect()
@@ -119,7 +121,7 @@ impl Sources {
 
 /// Variables without our prefix that some command reads.
 fn is_read(name: &str) -> bool {
-    matches!(name, "HOME" | "XDG_CACHE_HOME" | "RUST_BACKTRACE")
+    matches!(name, "HOME" | "XDG_CACHE_HOME" | "RUST_BACKTRACE" | "NO_COLOR")
 }
 
 /// A configuration being put together.
@@ -188,6 +190,11 @@ impl Reading {
             self.settings.listen =
                 value::listen(listen).map_err(|why| refusal(&origin, "listen", &why))?;
             self.origins.insert("listen", origin);
+        }
+        if let Some(level) = &sources.log_level {
+            let origin = Origin::Flag("--log-level");
+            self.settings.log_level =
+                table::log_level(level).map_err(|why| refusal(&origin, "log.level", &why))?;
         }
         if let Some(data_dir) = &sources.data_dir {
             self.settings.data_dir.clone_from(data_dir);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use sandkasten_types::limits::MIB;
 use serde::{Deserialize, Serialize};
 
+use crate::log::Level;
+
 /// What the operator decided, defaults filled in. Goes to the daemon's second stage as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settings {
@@ -49,6 +51,11 @@ pub(crate) struct Settings {
     pub(crate) disk_limits: Vec<DiskLimit>,
     pub(crate) cors_origins: Vec<String>,
     pub(crate) durability: Durability,
+    pub(crate) log_level: Level,
+    /// Of the log of a daemon in the background, in MiB: a file that is full is put aside.
+    pub(crate) log_max_mb: u64,
+    /// Files of it that are kept beside the one that is written.
+    pub(crate) log_keep: u64,
 }
 
 /// `security.seccomp`.
@@ -115,6 +122,9 @@ impl Default for Settings {
             disk_limits: vec![DiskLimit::Project, DiskLimit::Image, DiskLimit::Memory],
             cors_origins: Vec::new(),
             durability: Durability::Rename,
+            log_level: Level::Info,
+            log_max_mb: 10,
+            log_keep: 5,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::settings::{DiskLimit, Durability, Seccomp, Settings, Shell};
 use super::value::{self, Parsed, Raw};
+use crate::log::Level;
 use sandkasten_types::limits;
 
 /// What every variable's name starts with.
@@ -90,6 +91,10 @@ const DAY_MS: u64 = limits::TTL_SECONDS_MAX * 1000;
 
 /// Published clients always send this timeout, so a lower cap would refuse all their execs.
 const EXEC_TIMEOUT_MS_LEAST: u64 = limits::EXEC_TIMEOUT_MS_DEFAULT;
+
+/// More than any log that somebody reads.
+const LOG_MB_MAX: u64 = 16 << 10;
+const LOG_FILES_MAX: u64 = 1000;
 
 macro_rules! row {
     ($key:literal, $variable:literal, $set:expr) => {
@@ -200,6 +205,17 @@ static ROWS: &[Row] = &[
     row!("extra_ca", "EXTRA_CA", |_, raw| only_none(&raw.text()?)),
     row!("upstream_proxy", "UPSTREAM_PROXY", |_, raw| only_none(&raw.text()?)),
     row!("durability", "DURABILITY", text!(durability, durability)),
+    row!("log.level", "LOG_LEVEL", text!(log_level, log_level)),
+    row!(
+        "log.max_mb",
+        "LOG_MAX_MB",
+        text!(log_max_mb, |text: &str| value::integer(text, 1, LOG_MB_MAX))
+    ),
+    row!(
+        "log.keep",
+        "LOG_KEEP",
+        text!(log_keep, |text: &str| value::integer(text, 1, LOG_FILES_MAX))
+    ),
 ];
 
 fn path(text: &str) -> Parsed<std::path::PathBuf> {
@@ -255,6 +271,17 @@ fn seccomp(text: &str) -> Parsed<Seccomp> {
 
 fn durability(text: &str) -> Parsed<Durability> {
     value::word(text, &[("rename", Durability::Rename), ("fsync", Durability::Fsync)])
+}
+
+pub(super) fn log_level(text: &str) -> Parsed<Level> {
+    let words = [
+        ("error", Level::Error),
+        ("warn", Level::Warn),
+        ("info", Level::Info),
+        ("debug", Level::Debug),
+        ("trace", Level::Trace),
+    ];
+    value::word(text, &words)
 }
 
 fn disk_mb(text: &str) -> Parsed<Option<u64>> {

@@ -1,6 +1,7 @@
 //! The documented table, row by row, and what is refused.
 
 use super::*;
+use crate::log::Level;
 
 /// A directory that holds one `sandkasten.yaml`, and sources that read it as `./sandkasten.yaml`.
 struct Case {
@@ -108,6 +109,9 @@ fn documented() -> Vec<Row> {
         row!("disk_limits", "disk_limits: [image]", "DISK_LIMITS" = "none", disk_limits: [settings::DiskLimit::Project, settings::DiskLimit::Image, settings::DiskLimit::Memory], [settings::DiskLimit::Image], [settings::DiskLimit::Project; 0]),
         row!("cors_origins", "cors_origins: ['https://a.example']", "CORS_ORIGINS" = "http://b.example:1", cors_origins: [""; 0], ["https://a.example"], ["http://b.example:1"]),
         row!("durability", "durability: fsync", "DURABILITY" = "rename", durability: settings::Durability::Rename, settings::Durability::Fsync, settings::Durability::Rename),
+        row!("log.level", "log: {level: warn}", "LOG_LEVEL" = "debug", log_level: Level::Info, Level::Warn, Level::Debug),
+        row!("log.max_mb", "log: {max_mb: 1}", "LOG_MAX_MB" = "2", log_max_mb: 10, 1, 2),
+        row!("log.keep", "log: {keep: 1}", "LOG_KEEP" = "2", log_keep: 5, 1, 2),
     ]
 }
 
@@ -175,6 +179,8 @@ fn a_bad_value_is_refused_with_key_file_and_line() {
         ("ceilings: {disk_mb: 1}", "1 is too low"),
         ("disk_limits: [image, disk]", "`disk` is not `project` or `image` or `memory`"),
         ("durability: maybe", "`maybe` is not `rename` or `fsync`"),
+        ("log: {level: loud}", "`loud` is not `error` or `warn` or `info` or `debug` or `trace`"),
+        ("log: {keep: 0}", "0 is too low"),
     ];
     for (line, why) in cases {
         let refusal = Case::file(&format!("# first line\n\n{line}\n")).refusal();

@@ -2,14 +2,14 @@
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::limits::BODIES_IN_MEMORY_MAX;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::{Answer, App, ok};
 use crate::edge::JSON;
+use crate::metrics::Format;
 use crate::openapi::{self, OpenApiDocument};
 
 /// `{"status":"ok"}`, or `ready`.
@@ -38,16 +38,17 @@ pub(crate) async fn readyz() -> Answer<Health> {
     ok(Health { status: "ready".into() })
 }
 
-/// Counts for Prometheus.
+/// Figures for Prometheus: OpenMetrics 1.0 for clients that ask for it by `Accept`, else text 0.0.4.
 #[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "metrics", responses(
-    (status = 200, description = "Done", content_type = "application/openmetrics-text", body = String),
+    (status = 200, description = "Done", content(
+        (String = "text/plain"),
+        (String = "application/openmetrics-text"),
+    )),
     (status = "default", description = "An error", body = ErrorBody),
 ))]
-pub(crate) async fn metrics(State(app): State<App>) -> Response {
-    let held = BODIES_IN_MEMORY_MAX - app.budget.free_bytes();
-    let text = app.metrics.text(&app.engine.counts(), held as u64);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
+pub(crate) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
+    let format = Format::of(&headers);
+    ([(CONTENT_TYPE, format.content_type())], app.metrics.text(format)).into_response()
 }
 
 /// This document. Needs no key.

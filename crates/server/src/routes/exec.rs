@@ -17,10 +17,10 @@ use crate::answer::{long, output_fields};
 use crate::app::{Answer, App, ExecPath, SessionPath, ok};
 use crate::content;
 use crate::error::ApiError;
+use crate::exchange::Subject;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::{ReplayDatum, StreamDatum};
 use crate::query::{Query, known_event};
-use crate::request_id::RequestId;
 use crate::sse::{self, Event, Run, Told, Until};
 
 /// Runs a command in the session's shell and answers when it has ended, or with `detach` at once.
@@ -34,6 +34,7 @@ use crate::sse::{self, Event, Run, Told, Until};
 pub(crate) async fn exec(
     State(app): State<App>,
     SessionPath(id): SessionPath,
+    Extension(subject): Extension<Subject>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -42,6 +43,7 @@ pub(crate) async fn exec(
     let detached = request.detach == Some(true);
     // Dropped with this future when the client goes away; that cancels the command, unless it is kept.
     let handle = app.engine.exec(&id, request).await?;
+    subject.set_exec(handle.id());
     drop(share);
     if detached {
         let exec_id = handle.id().clone();
@@ -64,7 +66,7 @@ pub(crate) async fn exec(
 pub(crate) async fn stream(
     State(app): State<App>,
     SessionPath(id): SessionPath,
-    Extension(request_id): Extension<RequestId>,
+    Extension(subject): Extension<Subject>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -75,8 +77,9 @@ pub(crate) async fn stream(
         return Err(ApiError::invalid(text));
     }
     let handle = app.engine.exec(&id, request).await?;
+    subject.set_exec(handle.id());
     drop(share);
-    Ok(sse::stream(Told::new(Live(handle), Until::End, request_id)))
+    Ok(sse::stream(Told::new(Live(handle), Until::End, subject)))
 }
 
 /// The commands of a session that are kept, oldest first, without their output.
@@ -141,14 +144,14 @@ pub(crate) async fn cancel(
 pub(crate) async fn events(
     State(app): State<App>,
     ExecPath(id, exec): ExecPath,
-    Extension(request_id): Extension<RequestId>,
+    Extension(subject): Extension<Subject>,
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let from = events_from(&query, &headers)?;
     let events = app.engine.exec_events(&id, &exec, from).await?;
     let until = Until::Whenever { draining: app.draining.clone() };
-    Ok(sse::stream(Told::new(Replay(events), until, request_id).behind(from.after)))
+    Ok(sse::stream(Told::new(Replay(events), until, subject).behind(from.after)))
 }
 
 /// Puts another shell in the place of the one that is there. Waits its turn as a command does.

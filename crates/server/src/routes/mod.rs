@@ -27,10 +27,6 @@ use crate::edge::note_route;
 use crate::error::ApiError;
 use crate::openapi::{Document, loosen_optional_parts};
 
-pub(crate) fn router() -> Router<App> {
-    router_and_document().0
-}
-
 pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(daemon::healthz))

@@ -28,10 +28,10 @@ use crate::app::{Answer, App, ProcessPath, SessionPath, ok};
 use crate::body::Reader;
 use crate::content;
 use crate::error::ApiError;
+use crate::exchange::Subject;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::ProcessDatum;
 use crate::query::Query;
-use crate::request_id::RequestId;
 use crate::sse::{self, Event, Run, Told, Until};
 
 /// What an answer that is pulled holds at once: a piece, its base64, and what waits to be written.
@@ -48,6 +48,7 @@ const PULL_BYTES: u64 = 256 * 1024;
 pub(crate) async fn start(
     State(app): State<App>,
     SessionPath(id): SessionPath,
+    Extension(subject): Extension<Subject>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -56,6 +57,7 @@ pub(crate) async fn start(
     let waits = request.wait == Some(true);
     // Dropped with this future when the client goes away; that kills what is waited for, unless it is kept.
     let handle = app.engine.start_process(&id, request).await?;
+    subject.set_process(&handle.started().process_id);
     drop(share);
     if !waits {
         let started = handle.started().clone();
@@ -223,14 +225,14 @@ pub(crate) async fn resize(
 pub(crate) async fn events(
     State(app): State<App>,
     ProcessPath(id, process): ProcessPath,
-    Extension(request_id): Extension<RequestId>,
+    Extension(subject): Extension<Subject>,
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let from = events_from(&query, &headers)?;
     let events = app.engine.process_events(&id, &process, from).await?;
     let until = Until::Whenever { draining: app.draining.clone() };
-    Ok(sse::stream(Told::new(Replay(events), until, request_id).behind(from.after)))
+    Ok(sse::stream(Told::new(Replay(events), until, subject).behind(from.after)))
 }
 
 struct Replay(ProcessEvents);

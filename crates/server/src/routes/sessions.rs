@@ -11,6 +11,7 @@ use sandkasten_types::session::{CreateSession, Ok as Done, Session, Stats};
 use crate::app::{Answer, App, SessionPath, ok};
 use crate::auth::Caller;
 use crate::error::ApiError;
+use crate::exchange::Subject;
 use crate::json::Json;
 use crate::query::Query;
 
@@ -24,11 +25,13 @@ use crate::query::Query;
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
+    Extension(subject): Extension<Subject>,
     headers: HeaderMap,
     body: Json<CreateSession, BODY_BYTES_MAX>,
 ) -> Result<Answer<Session>, ApiError> {
     let key = idempotency_key(&caller, &headers)?;
     let session = app.engine.create_session(body.value, key).await?;
+    subject.set_session(&session.id);
     Ok(Answer(StatusCode::CREATED, session))
 }
 

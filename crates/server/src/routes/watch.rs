@@ -16,8 +16,8 @@ use sandkasten_engine::file_type;
 use super::tree::{below, said, shown, top};
 use crate::app::{App, SessionPath, WorkspacePath};
 use crate::error::ApiError;
+use crate::exchange::Subject;
 use crate::query::Query;
-use crate::request_id::RequestId;
 use crate::sse::{self, Event, Run, Told, Until};
 
 /// Bytes of an event's paths: a whole event is 8 KiB at most.
@@ -40,10 +40,10 @@ const PATHS_BYTES_MAX: usize = 7 * 1024;
 pub(crate) async fn watch(
     State(app): State<App>,
     SessionPath(id): SessionPath,
-    Extension(request_id): Extension<RequestId>,
+    Extension(subject): Extension<Subject>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    watch_in(&app, Place::Session(id), &query, request_id).await
+    watch_in(&app, Place::Session(id), &query, subject).await
 }
 
 /// Tells what changes in a directory of a workspace, whoever changes it.
@@ -62,17 +62,17 @@ pub(crate) async fn watch(
 pub(crate) async fn workspace_watch(
     State(app): State<App>,
     WorkspacePath(id): WorkspacePath,
-    Extension(request_id): Extension<RequestId>,
+    Extension(subject): Extension<Subject>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    watch_in(&app, Place::Workspace(id), &query, request_id).await
+    watch_in(&app, Place::Workspace(id), &query, subject).await
 }
 
 async fn watch_in(
     app: &App,
     place: Place,
     query: &Query,
-    request_id: RequestId,
+    subject: Subject,
 ) -> Result<Response, ApiError> {
     let (path, recursive, user) = (top(query)?, query.flag("recursive")?, query.file_user()?);
     let above = shown(&place, &path);
@@ -82,7 +82,7 @@ async fn watch_in(
         _ => return Err(ApiError::internal("a watch did not say that it is ready")),
     }
     let until = Until::Whenever { draining: app.draining.clone() };
-    Ok(sse::stream(Told::new(Watch { worker, above, id: 0 }, until, request_id)))
+    Ok(sse::stream(Told::new(Watch { worker, above, id: 0 }, until, subject)))
 }
 
 struct Watch {

@@ -3,4 +3,5 @@
 mod alone;
 mod door;
 mod limits;
+mod operator;
 mod traces;

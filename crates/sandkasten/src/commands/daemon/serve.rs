@@ -1,10 +1,10 @@
 //! Stage two: the daemon itself.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -22,7 +22,7 @@ use crate::commands::doctor;
 use crate::config::{Settings, absolute, addresses, engine_config, is_loopback, server_config};
 use crate::failure::{Failure, Result, Tried};
 use crate::instance::{self, Claim};
-use crate::log::{self, Log};
+use crate::log::{self, Colours, Keep, Log, LogFile};
 
 /// A configuration in JSON is a page; this is far above.
 const SETTINGS_BYTES_MAX: u64 = 4 << 20;
@@ -30,7 +30,7 @@ const SETTINGS_BYTES_MAX: u64 = 4 << 20;
 /// How long running requests may go on after the daemon was asked to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-pub(super) fn run(args: &Args) -> Result<u8> {
+pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     // exec of /proc/self/exe has made the name `exe`.
     rustix::thread::set_name(c"sandkasten").ok();
     rustix::process::umask(Mode::from_raw_mode(0o077));
@@ -43,13 +43,15 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     let data_dir = absolute(&settings.data_dir);
     instance::prepare(&data_dir)?;
     let claim = Claim::take(&data_dir)?;
-    start_log(args, &data_dir)?;
+    let log = if args.detach { Some(Arc::new(open_log(&settings, &data_dir)?)) } else { None };
+    let to = log.clone().map_or(Log::Stderr(colours), Log::File);
+    log::start(to, settings.log_level);
     tell_missing(&missing);
     // What it writes for a workspace counts as what a box writes.
     disk::keep_to_quotas().tried(|| "keep to quotas".to_owned())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.tried(|| "runtime".to_owned())?;
-    runtime.block_on(serve(args, &settings, launcher, &claim))?;
+    runtime.block_on(serve(&settings, launcher, &claim, log.as_deref()))?;
     Ok(0)
 }
 
@@ -79,19 +81,10 @@ fn read_settings() -> Result<Settings> {
     Ok(settings)
 }
 
-fn start_log(args: &Args, data_dir: &Path) -> Result<()> {
-    if args.detach {
-        log::start(Log::File(open_log(data_dir)?));
-    } else {
-        log::start(Log::Stderr);
-    }
-    Ok(())
-}
-
-fn open_log(data_dir: &Path) -> Result<File> {
+fn open_log(settings: &Settings, data_dir: &Path) -> Result<LogFile> {
     let path = data_dir.join("daemon.log");
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-    file.tried(|| path.display().to_string())
+    let keep = Keep { bytes_max: settings.log_max_mb << 20, files: settings.log_keep };
+    LogFile::open(&path, keep).tried(|| path.display().to_string())
 }
 
 fn missing_guarantees(settings: &Settings) -> Vec<Guarantee> {
@@ -129,7 +122,12 @@ fn tell_missing(missing: &[Guarantee]) {
 }
 
 /// Serves until a signal says stop. Sessions live on.
-async fn serve(args: &Args, settings: &Settings, launcher: Launcher, claim: &Claim) -> Result<()> {
+async fn serve(
+    settings: &Settings,
+    launcher: Launcher,
+    claim: &Claim,
+    log: Option<&LogFile>,
+) -> Result<()> {
     let signals = Signals::new().tried(|| "signals".to_owned())?;
     let listener = bind(&settings.listen).await?;
     let address = listener.local_addr().tried(|| settings.listen.clone())?;
@@ -146,8 +144,8 @@ async fn serve(args: &Args, settings: &Settings, launcher: Launcher, claim: &Cla
     claim.announce(address)?;
     tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
     warn_of_open_door(settings);
-    if args.detach {
-        detached(instance::reachable(address), &settings.data_dir)?;
+    if let Some(log) = log {
+        detached(instance::reachable(address), log)?;
     }
     let served = until_stopped(signals, server, &shutdown).await;
     engine.stop().await;
@@ -179,17 +177,15 @@ async fn bind(listen: &str) -> Result<TcpListener> {
 }
 
 /// Tells stage one that we serve, and lets go of its terminal.
-fn detached(address: SocketAddr, data_dir: &Path) -> Result<()> {
+fn detached(address: SocketAddr, log: &LogFile) -> Result<()> {
     let tried = || "detach".to_owned();
     // A daemon that was started by a session leader has no session of its own yet.
     rustix::process::setsid().ok();
     std::env::set_current_dir("/").tried(tried)?;
-    let log = open_log(&absolute(data_dir))?;
     let mut stdout = std::io::stdout().lock();
     // Where stage one is gone there is nobody to tell, and the daemon serves all the same.
     writeln!(stdout, "{address}").and_then(|()| stdout.flush()).ok();
-    rustix::stdio::dup2_stdout(&log).tried(tried)?;
-    rustix::stdio::dup2_stderr(&log).tried(tried)
+    log.take_stdio().tried(tried)
 }
 
 /// Waits for a signal or the server's own end, then lets running requests finish.
