@@ -134,6 +134,11 @@ impl Dirs {
         first
     }
 
+    /// How many things lie in the trash.
+    pub(crate) fn trash_count(&self) -> usize {
+        fs::read_dir(self.data.join("trash")).map_or(0, Iterator::count)
+    }
+
     /// Percent of the disk that is free for us.
     pub(crate) fn free_percent(&self) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(&self.data)?;

@@ -50,9 +50,7 @@ pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, Worksp
 pub use error::{Ended, Error, FileFault, StartError};
 pub use events::{EventsFrom, ExecEvents, Follow};
 pub use exec::{ExecEvent, ExecHandle};
-pub use figures::{
-    Counts, CreateEnd, DiskRoom, Distribution, Resources, RunKind,
-};
+pub use figures::{Counts, CreateEnd, DiskRoom, Distribution, Resources, RunKind};
 pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
@@ -68,7 +66,7 @@ use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
-use sandkasten_types::{SessionId, WorkspaceId};
+use sandkasten_types::{SessionId, WorkspaceId, limits};
 use session::{Cause, Command, Handle, State};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -79,7 +77,7 @@ pub use worker::Worker;
 /// How long a delete waits for the end of a session before it answers that it is under way.
 const DELETE_WAIT: Duration = Duration::from_secs(8);
 /// How long a stop waits for what is under way.
-const STOP_WAIT: Duration = Duration::from_secs(8);
+const STOP_WAIT: Duration = Duration::from_millis(limits::STOP_MS);
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Debug, Clone)]
@@ -133,7 +131,8 @@ impl Engine {
         Ok(Self(Arc::new(Inner { host, stopping })))
     }
 
-    /// Writes what is to be kept and lets go of the sessions, which live on.
+    /// Writes what is to be kept and lets go of the sessions, which live on. Deletes that are under way
+    /// and a trash that is not empty get [`STOP_MS`](limits::STOP_MS); the next start goes on with them.
     pub async fn stop(&self) {
         let host = &self.0.host;
         self.0.stopping.cancel();
@@ -144,15 +143,21 @@ impl Engine {
         }
         host.tasks.close();
         if timeout(STOP_WAIT, host.tasks.wait()).await.is_err() {
-            tracing::warn!(tasks = host.tasks.len(), "engine_stop_left_tasks");
+            let is_ending =
+                |session: &&Arc<Handle>| matches!(session.view.borrow().state, State::Stopping(_));
+            let ending = host.live.all().iter().filter(is_ending).count();
+            let trash = host.dirs.trash_count();
+            tracing::warn!(ending, trash, "stop_leaves_deletes_to_the_next_start");
         }
         let last = Arc::clone(host);
         let closed = tokio::task::spawn_blocking(move || {
             last.db.close();
             last.cgroups.close();
         });
-        if let Err(error) = closed.await {
-            tracing::error!(%error, "engine_stop_failed");
+        match timeout(STOP_WAIT, closed).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "engine_stop_failed"),
+            Err(_elapsed) => tracing::warn!("stop_leaves_the_database_to_the_next_start"),
         }
     }
 

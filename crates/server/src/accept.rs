@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandkasten_types::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, DRAIN_SECONDS};
+use sandkasten_types::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, DRAIN_MS};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -33,8 +33,7 @@ struct Places {
     refused: Arc<Semaphore>,
 }
 
-/// Serves until `edge.draining` is cancelled, then for as long as requests run, [`DRAIN_SECONDS`] at
-/// most.
+/// Serves until `edge.draining` is cancelled, then for as long as requests run, [`DRAIN_MS`] at most.
 pub(crate) async fn run(listener: TcpListener, edge: Arc<Edge>) -> io::Result<()> {
     rustix::net::listen(&listener, BACKLOG)?;
     // Connections inherit it.
@@ -63,10 +62,9 @@ pub(crate) async fn run(listener: TcpListener, edge: Arc<Edge>) -> io::Result<()
 /// Returns when the daemon stops and its running requests have ended or had their time.
 async fn drained(edge: &Edge) {
     edge.draining.cancelled().await;
-    let limit = Duration::from_secs(DRAIN_SECONDS);
-    if tokio::time::timeout(limit, edge.metrics.no_request_runs()).await.is_err() {
-        tracing::warn!("requests still run; the daemon stops without them");
-    }
+    let limit = Duration::from_millis(DRAIN_MS);
+    // What still runs then ends with the engine.
+    drop(tokio::time::timeout(limit, edge.metrics.no_request_runs()).await);
 }
 
 impl Places {

@@ -42,9 +42,10 @@ mod wire;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandkasten_engine::Engine;
-use sandkasten_types::limits::BODIES_IN_MEMORY_MAX;
+use sandkasten_types::limits::{BODIES_IN_MEMORY_MAX, LAST_ANSWERS_MS};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -70,11 +71,25 @@ pub struct Config {
     pub max_read_bytes: u64,
 }
 
-/// Serves the API on `listener` until `shutdown` is cancelled and the requests that run have ended, ten
-/// seconds at most. New requests get 503 meanwhile.
+/// What is left of a server that takes no more connections.
+#[derive(Debug)]
+pub struct Rest(Arc<Metrics>);
+
+impl Rest {
+    /// Waits for the answers of requests that the engine's end has ended, for a moment. Says how many
+    /// requests still run.
+    pub async fn wait(self) -> u64 {
+        let limit = Duration::from_millis(LAST_ANSWERS_MS);
+        drop(tokio::time::timeout(limit, self.0.no_request_runs()).await);
+        self.0.running()
+    }
+}
+
+/// Serves the API on `listener` until `shutdown` is cancelled and the requests that run have ended,
+/// [`DRAIN_MS`](sandkasten_types::limits::DRAIN_MS) at most. New requests get 503 meanwhile.
 ///
 /// Requests that still run then are left to the runtime, not dropped: dropping one is a disconnect and
-/// would cancel its command. Stop the engine next; that ends them.
+/// would cancel its command. Stop the engine next, which ends them, and then wait for the [`Rest`].
 ///
 /// # Errors
 /// Where the listener fails for good.
@@ -83,7 +98,7 @@ pub async fn serve(
     engine: Engine,
     config: Config,
     shutdown: CancellationToken,
-) -> io::Result<()> {
+) -> io::Result<Rest> {
     let (router, document) = routes::router_and_document();
     let metrics = Arc::new(Metrics::new(Tags::of(&document)));
     let budget = Budget::new(BODIES_IN_MEMORY_MAX);
@@ -93,5 +108,8 @@ pub async fn serve(
     let draining = shutdown.clone();
     let app = App::new(Inner { engine, config, budget, metrics: Arc::clone(&metrics), draining });
     let router = router.with_state(app);
-    accept::run(listener, Arc::new(Edge { router, guard, cors, metrics, draining: shutdown })).await
+    let rest = Rest(Arc::clone(&metrics));
+    let edge = Edge { router, guard, cors, metrics, draining: shutdown };
+    accept::run(listener, Arc::new(edge)).await?;
+    Ok(rest)
 }

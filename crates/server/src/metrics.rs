@@ -188,11 +188,7 @@ impl Metrics {
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         m.register("build", "The daemon's version", version);
         m.register("http_requests", "Requests that ended", self.requests.clone());
-        m.register(
-            "http_request_duration_seconds",
-            "Time to the last byte",
-            self.seconds.clone(),
-        );
+        m.register("http_request_duration_seconds", "Time to the last byte", self.seconds.clone());
         m.register("http_requests_active", "Requests that run", self.active_gauge.clone());
         m.register("http_connections", "Open connections", self.connections.clone());
         m.register(
@@ -219,6 +215,11 @@ impl Metrics {
         if self.active.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle.notify_waiters();
         }
+    }
+
+    /// Requests that run.
+    pub(crate) fn running(&self) -> u64 {
+        self.active.load(Ordering::Relaxed)
     }
 
     /// Returns once no request runs.

@@ -51,8 +51,12 @@ pub const IDLE_SECONDS: u64 = 90;
 pub const WRITE_STALL_SECONDS: u64 = 300;
 /// Seconds that an answer waits for its share of [`BODIES_IN_MEMORY_MAX`].
 pub const ANSWER_WAIT_SECONDS: u64 = 5;
-/// Seconds that running requests get when the daemon stops.
-pub const DRAIN_SECONDS: u64 = 10;
+/// Milliseconds that running requests get when the daemon stops.
+pub const DRAIN_MS: u64 = 1000;
+/// Milliseconds that the engine's tasks get after that: what then still runs is left to the next start.
+pub const STOP_MS: u64 = 400;
+/// Milliseconds in which answers that the stop itself brought about leave.
+pub const LAST_ANSWERS_MS: u64 = 200;
 /// Files in one upload.
 pub const UPLOAD_FILES_MAX: usize = 100;
 /// Parts in one upload, files and others.

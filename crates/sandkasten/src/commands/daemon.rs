@@ -23,8 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Run the daemon that makes sessions and serves the HTTP API.
 ///
 /// It logs to stderr: text on a terminal, else JSON, one line an event. SIGTERM and SIGINT stop it:
-/// running requests get ten seconds, sessions live on and the next daemon finds them. SIGHUP is
-/// ignored: settings are read at the start alone. The data directory's `addr` has the address.
+/// running requests get a second, sessions and their commands live on and the next daemon finds
+/// them. SIGHUP is ignored: settings are read at the start alone. The data directory's `addr` has
+/// the address.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Go to the background once it serves, and log to `daemon.log` in the data directory

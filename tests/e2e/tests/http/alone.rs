@@ -1,5 +1,7 @@
 //! A-03 by the clock, A-10, A-15 under load, A-16: what loads the host or measures it.
 
+mod stops;
+
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
@@ -13,6 +13,8 @@ use sandkasten_engine::Engine;
 use sandkasten_jail::disk;
 use sandkasten_jail::doctor::{Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
+use sandkasten_server::Rest;
+use sandkasten_types::limits;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -27,8 +29,8 @@ use crate::log::{self, Colours, Keep, Log, LogFile};
 /// A configuration in JSON is a page; this is far above.
 const SETTINGS_BYTES_MAX: u64 = 4 << 20;
 
-/// How long running requests may go on after the daemon was asked to stop.
-const DRAIN: Duration = Duration::from_secs(10);
+/// How long the server may take to let running requests go, with a little for itself.
+const DRAIN: Duration = Duration::from_millis(limits::DRAIN_MS + 100);
 
 pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     // exec of /proc/self/exe has made the name `exe`.
@@ -51,7 +53,10 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     disk::keep_to_quotas().tried(|| "keep to quotas".to_owned())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.tried(|| "runtime".to_owned())?;
-    runtime.block_on(serve(&settings, launcher, &claim, log.as_deref()))?;
+    let served = runtime.block_on(serve(&settings, launcher, &claim, log.as_deref()));
+    // A trash that is being emptied and requests that do not end are no reason to stay.
+    runtime.shutdown_background();
+    served?;
     Ok(0)
 }
 
@@ -148,9 +153,16 @@ async fn serve(
         detached(instance::reachable(address), log)?;
     }
     let served = until_stopped(signals, server, &shutdown).await;
+    let began = Instant::now();
     engine.stop().await;
-    tracing::info!("stopped");
-    served
+    let engine_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let requests_left = match served {
+        Ok(Some(rest)) => rest.wait().await,
+        Ok(None) => 0,
+        Err(why) => return Err(why),
+    };
+    tracing::info!(engine_ms, requests_left, "stopped");
+    Ok(())
 }
 
 fn warn_of_open_door(settings: &Settings) {
@@ -188,12 +200,13 @@ fn detached(address: SocketAddr, log: &LogFile) -> Result<()> {
     log.take_stdio().tried(tried)
 }
 
-/// Waits for a signal or the server's own end, then lets running requests finish.
+/// Waits for a signal or the server's own end, then lets running requests finish. A second signal ends
+/// that too.
 async fn until_stopped(
     mut signals: Signals,
-    mut server: tokio::task::JoinHandle<std::io::Result<()>>,
+    mut server: tokio::task::JoinHandle<std::io::Result<Rest>>,
     shutdown: &CancellationToken,
-) -> Result<()> {
+) -> Result<Option<Rest>> {
     let ended = tokio::select! {
         ended = &mut server => Some(ended),
         name = signals.stop() => {
@@ -207,12 +220,11 @@ async fn until_stopped(
         }
     };
     match ended {
-        Some(Ok(served)) => served.tried(|| "server".to_owned()),
+        Some(Ok(served)) => served.map(Some).tried(|| "server".to_owned()),
         Some(Err(panicked)) => Err(Failure::because("server", &panicked)),
         None => {
-            tracing::warn!("requests still ran when the daemon stopped");
             server.abort();
-            Ok(())
+            Ok(None)
         }
     }
 }
