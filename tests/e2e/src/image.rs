@@ -122,6 +122,28 @@ impl Rootfs {
         self
     }
 
+    /// What lies below a directory of the host, at the same place; nothing where there is none. Links are
+    /// followed.
+    ///
+    /// # Panics
+    /// Where a file can't be read.
+    pub fn tree(&mut self, host: &Path) -> &mut Self {
+        for name in crate::host::names(host) {
+            let path = host.join(name);
+            if path.is_dir() {
+                self.tree(&path);
+            } else if path.is_file() {
+                let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                self.file(
+                    path.strip_prefix("/").unwrap_or(&path).to_str().expect("UTF-8"),
+                    &bytes,
+                    0o644,
+                );
+            }
+        }
+        self
+    }
+
     /// The tar.
     ///
     /// # Panics

@@ -81,12 +81,11 @@ fn things(lab: &Lab) -> BTreeSet<String> {
         let names = host::names(&lab.data_dir.join(dir)).into_iter();
         found.extend(names.map(|name| format!("{dir}/{name}")));
     }
+    let group = format!("/{}/", leaks::group_of(&lab.data_dir));
     for dir in host::cgroups() {
         let text = dir.display().to_string();
         // A session's group lies in the group of its daemon. Spare ones wait there for the next.
-        if !text.contains("/spare-")
-            && dir.parent().is_some_and(|parent| parent.to_string_lossy().contains("sandkasten-"))
-        {
+        if !text.contains("/spare-") && text.contains(&group) {
             found.insert(format!("cgroup {text}"));
         }
     }
@@ -97,7 +96,10 @@ fn things(lab: &Lab) -> BTreeSet<String> {
         }
     }
     let mounts = host::proc_file(lab.pid(), "mountinfo");
-    found.extend(mounts.lines().map(|line| format!("mount {line}")));
+    // Others on this host may mount meanwhile.
+    let dir = lab.data_dir.to_string_lossy();
+    let ours = mounts.lines().filter(|line| line.contains(&*dir));
+    found.extend(ours.map(|line| format!("mount {line}")));
     found.extend(leaks::claims_of(&lab.data_dir.to_string_lossy()));
     found.extend(rows(lab));
     found
