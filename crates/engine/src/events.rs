@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sandkasten_protocol as protocol;
 use sandkasten_types::exec::{
     ExecMore, ExecOutput, ExecStatus, RestartShell, RunStatus, ShellRestarted,
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::exec::{Teller, answer, collected, shape};
+use crate::process::{Last, give_stdin};
 use crate::reader::{Given, Pull, Reader};
 use crate::session::{Command, Found, Handle, Name};
 use crate::{Engine, Error, ExecEvent};
@@ -111,6 +113,20 @@ impl Engine {
         let (session, found) = self.found(id, exec).await?;
         session.tell(Command::Renew)?;
         cancel(&session, found.run).await
+    }
+
+    /// Gives a command whose stdin is open more of it; answers when there was room for all of it.
+    ///
+    /// # Errors
+    /// [`Error::ExecNotFound`], [`Error::Conflict`] where it has ended or takes no stdin.
+    pub async fn exec_stdin(
+        &self,
+        id: &SessionId,
+        exec: &ExecId,
+        data: Bytes,
+        last: Last,
+    ) -> Result<(), Error> {
+        give_stdin(self.found(id, exec).await?, data, last).await
     }
 
     /// The events of a command from any of them on.

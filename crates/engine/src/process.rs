@@ -256,14 +256,7 @@ impl Engine {
         data: Bytes,
         last: Last,
     ) -> Result<(), Error> {
-        let (session, found) = self.program(id, process).await?;
-        session.tell(Command::Renew)?;
-        let end = match last {
-            Last::Yes => StdinEnd::OfFile,
-            Last::No => StdinEnd::NotYet,
-        };
-        let (told, room) = oneshot::channel();
-        session.ask(Command::Stdin { run: found.run, data, end, told }, room).await?
+        give_stdin(self.program(id, process).await?, data, last).await
     }
 
     /// Sends a signal to the process itself. One that has ended gets none, and that is no error.
@@ -343,6 +336,21 @@ impl Engine {
         let found = session.find(Name::Process(process.clone())).await?;
         Ok((session, found))
     }
+}
+
+/// Gives a run more stdin; answers when there was room for all of it.
+pub(crate) async fn give_stdin(
+    (session, found): (Arc<Handle>, Found),
+    data: Bytes,
+    last: Last,
+) -> Result<(), Error> {
+    session.tell(Command::Renew)?;
+    let end = match last {
+        Last::Yes => StdinEnd::OfFile,
+        Last::No => StdinEnd::NotYet,
+    };
+    let (told, room) = oneshot::channel();
+    session.ask(Command::Stdin { run: found.run, data, end, told }, room).await?
 }
 
 /// `None` for what is no process.

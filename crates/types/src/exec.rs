@@ -18,6 +18,8 @@ pub struct ExecRequest {
     pub raw_output: Option<bool>,
     /// What its stdin has: text, or base64 with `encoding`. Empty where absent.
     pub stdin: Option<String>,
+    /// What its stdin has comes later, in any number of pieces, by `POST …/execs/{exec_id}/stdin`.
+    pub stdin_open: Option<bool>,
     /// A `cd` before the command, which stays.
     pub cwd: Option<String>,
     /// Variables of this command alone.

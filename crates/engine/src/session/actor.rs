@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::asked::{Asked, PartReply};
 use super::files::{FileReply, Files};
-use super::job::Job;
+use super::job::{Job, JobStdin};
 use super::link::{Greeting, Incoming, Link, LinkFault};
 use super::note::{Counted, Given, Note, OnLeave, What};
 use super::outcome::{Over, text};
@@ -583,13 +583,19 @@ impl Actor {
         self.pump()
     }
 
-    fn give_stdin(&mut self, run: u64, stdin: Vec<u8>) -> Result<(), LinkFault> {
-        if stdin.is_empty() {
-            return Ok(());
+    fn give_stdin(&mut self, run: u64, stdin: JobStdin) -> Result<(), LinkFault> {
+        match stdin {
+            JobStdin::Empty => Ok(()),
+            JobStdin::InPieces => {
+                self.stdins.open(run, Opened::InPieces);
+                Ok(())
+            }
+            JobStdin::Whole(bytes) => {
+                self.stdins.open(run, Opened::Whole);
+                self.stdins.push(run, bytes.into(), stdin::End::OfFile, None);
+                self.pump()
+            }
         }
-        self.stdins.open(run, Opened::Whole);
-        self.stdins.push(run, stdin.into(), stdin::End::OfFile, None);
-        self.pump()
     }
 
     /// Sends stdin as long as the connection takes it.

@@ -30,11 +30,39 @@ pub(crate) struct Job {
     pub(crate) user: FileUser,
     pub(crate) cwd: Option<String>,
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) stdin: Vec<u8>,
+    pub(crate) stdin: JobStdin,
     pub(crate) shape: Shape,
     pub(crate) on_leave: OnLeave,
     /// Where its output goes as it comes. `None`: its caller does not wait for it.
     pub(crate) feed: Option<Arc<Feed>>,
+}
+
+/// What a command is given to read.
+#[derive(Debug, Default)]
+pub(crate) enum JobStdin {
+    #[default]
+    Empty,
+    Whole(Vec<u8>),
+    /// It comes as callers give it.
+    InPieces,
+}
+
+impl JobStdin {
+    /// Bytes that are there already.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Empty | Self::InPieces => 0,
+            Self::Whole(bytes) => bytes.len(),
+        }
+    }
+
+    fn given(&self) -> Given {
+        match self {
+            Self::Empty => Given::Nothing,
+            Self::Whole(_) => Given::AtOnce,
+            Self::InPieces => Given::InPieces,
+        }
+    }
 }
 
 impl Job {
@@ -45,7 +73,7 @@ impl Job {
             same: self.same,
             cmd: self.noted.clone(),
             timeout_ms: self.timeout_ms,
-            stdin: if self.stdin.is_empty() { Given::Nothing } else { Given::AtOnce },
+            stdin: self.stdin.given(),
             shape: self.shape,
         };
         Note {
@@ -70,7 +98,10 @@ impl Job {
             timeout_ms: Some(self.timeout_ms),
             cwd: self.cwd.take().map(String::into_bytes),
             env: std::mem::take(&mut self.env),
-            stdin: if self.stdin.is_empty() { Stdin::Empty } else { Stdin::Piped },
+            stdin: match self.stdin {
+                JobStdin::Empty => Stdin::Empty,
+                JobStdin::Whole(_) | JobStdin::InPieces => Stdin::Piped,
+            },
             reader: if self.feed.is_some() { Reader::Paced } else { Reader::None },
             // Who may have more of its output may also have it later.
             spool: Spool::Together { bytes: self.shape.bytes_max.max(SPOOL_BYTES) },
@@ -88,6 +119,7 @@ pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error>
         timeout_ms,
         raw_output,
         stdin: given,
+        stdin_open,
         cwd,
         env,
         user: asked,
@@ -118,7 +150,7 @@ pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error>
         user: user(asked.as_deref())?,
         cwd,
         env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-        stdin: stdin(given, encoding)?,
+        stdin: stdin(given, stdin_open, encoding)?,
         shape: Shape { output, encoding, bytes_max: cap(max_output_bytes, config)? },
         on_leave: if is_detached { OnLeave::Keep } else { on_leave },
         feed: (!is_detached).then(Arc::default),
@@ -192,15 +224,22 @@ fn encoding(asked: Option<&str>) -> Result<Encoding, Error> {
     }
 }
 
-fn stdin(asked: Option<String>, encoding: Encoding) -> Result<Vec<u8>, Error> {
-    match (asked, encoding) {
-        (None, _) => Ok(Vec::new()),
-        (Some(text), Encoding::Text) => Ok(text.into_bytes()),
-        (Some(text), Encoding::Base64) => match Base64::decode(&text) {
-            Ok(bytes) => Ok(bytes.0),
-            Err(error) => invalid(format!("`stdin` is {error}")),
-        },
+fn stdin(asked: Option<String>, open: Option<bool>, encoding: Encoding) -> Result<JobStdin, Error> {
+    if open == Some(true) {
+        return match asked {
+            None => Ok(JobStdin::InPieces),
+            Some(_) => invalid("`stdin` and `stdin_open` exclude each other"),
+        };
     }
+    let bytes = match (asked, encoding) {
+        (None, _) => Vec::new(),
+        (Some(text), Encoding::Text) => text.into_bytes(),
+        (Some(text), Encoding::Base64) => match Base64::decode(&text) {
+            Ok(bytes) => bytes.0,
+            Err(error) => return invalid(format!("`stdin` is {error}")),
+        },
+    };
+    Ok(if bytes.is_empty() { JobStdin::Empty } else { JobStdin::Whole(bytes) })
 }
 
 fn user(asked: Option<&str>) -> Result<FileUser, Error> {
@@ -228,7 +267,12 @@ pub(super) fn on_leave(asked: Option<&str>, end: &str) -> Result<OnLeave, Error>
 /// take and who waits for it is not a part of it.
 fn same(job: &Job) -> [u8; 32] {
     let Job { cmd, output, user, cwd, env, stdin, .. } = job;
-    let parts = (cmd, output, user, cwd, env, stdin);
+    let (bytes, in_pieces) = match stdin {
+        JobStdin::Empty => (&[][..], false),
+        JobStdin::Whole(bytes) => (bytes.as_slice(), false),
+        JobStdin::InPieces => (&[][..], true),
+    };
+    let parts = (cmd, output, user, cwd, env, bytes, in_pieces);
     // Every field has its length in front, so that no two requests give the same bytes.
     let bytes = postcard::to_stdvec(&parts).unwrap_or_default();
     Sha256::digest(bytes).into()
@@ -285,7 +329,8 @@ mod test {
         assert_eq!(first, of(&|r| r.detach = Some(true)));
         assert_eq!(first, of(&|r| r.stdin = Some(String::new())));
         type Change = fn(&mut ExecRequest);
-        let others: [Change; 7] = [
+        let others: [Change; 8] = [
+            |r| r.stdin_open = Some(true),
             |r| r.cmd = "true ".into(),
             |r| r.stdin = Some("x".into()),
             |r| r.cwd = Some("/".into()),
@@ -301,19 +346,26 @@ mod test {
 
     #[test]
     fn stdin_is_text_or_base64() {
+        let bytes = |job: Job| match job.stdin {
+            JobStdin::Whole(bytes) => bytes,
+            JobStdin::Empty | JobStdin::InPieces => Vec::new(),
+        };
         let job = checked(|r| r.stdin = Some("YQ==".into())).unwrap();
-        assert_eq!(job.stdin, b"YQ==");
+        assert_eq!(bytes(job), b"YQ==");
         let job = checked(|r| {
             r.stdin = Some("YQ==".into());
             r.encoding = Some("base64".into());
         });
-        assert_eq!(job.unwrap().stdin, b"a");
+        assert_eq!(bytes(job.unwrap()), b"a");
+        let job = checked(|r| r.stdin_open = Some(true)).unwrap();
+        assert!(matches!(job.stdin, JobStdin::InPieces));
     }
 
     #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut ExecRequest);
-        let cases: [(&str, Change); 12] = [
+        let cases: [(&str, Change); 13] = [
+            ("stdin_open", |r| (r.stdin, r.stdin_open) = (Some("x".into()), Some(true))),
             ("NUL", |r| r.cmd = "a\0b".into()),
             ("timeout_ms", |r| r.timeout_ms = Some(0)),
             ("timeout_ms", |r| r.timeout_ms = Some(-5)),

@@ -4,8 +4,9 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
-use sandkasten_engine::{EventsFrom, ExecEvent, ExecEvents, ExecHandle, Follow};
+use sandkasten_engine::{EventsFrom, ExecEvent, ExecEvents, ExecHandle, Follow, Last};
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::{
     ExecAnswer, ExecRequest, ExecStarted, ExecStatus, Execs, RestartShell, ShellRestarted,
@@ -15,6 +16,7 @@ use sandkasten_types::session::Ok as Done;
 
 use crate::answer::{long, output_fields};
 use crate::app::{Answer, App, ExecPath, SessionPath, ok};
+use crate::body::Reader;
 use crate::content;
 use crate::error::ApiError;
 use crate::exchange::Subject;
@@ -124,6 +126,40 @@ pub(crate) async fn cancel(
     ExecPath(id, exec): ExecPath,
 ) -> Result<Answer<Done>, ApiError> {
     app.engine.cancel_exec(&id, &exec).await?;
+    Ok(ok(Done::TRUE))
+}
+
+/// Gives a command whose stdin is open (`stdin_open`) more of it. The body is taken at the pace at which the
+/// command reads; one that waits its turn reads nothing yet.
+#[utoipa::path(post, path = "/v1/sessions/{id}/execs/{exec_id}/stdin", tag = "exec", operation_id = "exec_stdin",
+    params(
+        ("id" = String, Path),
+        ("exec_id" = String, Path),
+        ("eof" = Option<bool>, Query, description = "close its stdin behind the body"),
+    ),
+    request_body(content = String, content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "All of it is taken", body = Done),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn stdin(
+    State(app): State<App>,
+    ExecPath(id, exec): ExecPath,
+    query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Answer<Done>, ApiError> {
+    refuse_coding(&headers)?;
+    let eof = query.flag("eof")?;
+    // An unknown command is an error also without a byte.
+    app.engine.exec_stdin(&id, &exec, Bytes::new(), Last::No).await?;
+    let mut reader = Reader::at_any_pace(body);
+    while let Some(bytes) = reader.next().await? {
+        app.engine.exec_stdin(&id, &exec, bytes, Last::No).await?;
+    }
+    if eof {
+        app.engine.exec_stdin(&id, &exec, Bytes::new(), Last::Yes).await?;
+    }
     Ok(ok(Done::TRUE))
 }
 

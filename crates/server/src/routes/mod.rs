@@ -44,6 +44,7 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(exec::list))
         .routes(routes!(exec::get, exec::cancel))
         .routes(routes!(exec::events))
+        .routes(routes!(exec::stdin))
         .routes(routes!(exec::restart_shell))
         .routes(routes!(processes::start, processes::list))
         .routes(routes!(processes::get, processes::kill))

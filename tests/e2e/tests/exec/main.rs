@@ -10,6 +10,7 @@ mod fields;
 mod hostile;
 mod integrity;
 mod many;
+mod pieces;
 
 use std::time::{Duration, Instant};
 
