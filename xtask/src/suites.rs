@@ -63,7 +63,7 @@ const SUITES: [Suite; 15] = [
     Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },
     Suite { name: "faults", what: "a create that fails at every step", kind: Kind::Own },
     Suite { name: "doctor", what: "each guarantee, given and taken away", kind: Kind::Own },
-    Suite { name: "cli", what: "each command", kind: Kind::Own },
+    Suite { name: "cli", what: "each command, as a pipe and on a terminal", kind: Kind::Shared },
     Suite { name: "docs", what: "what README and the pages say, run", kind: Kind::Shared },
 ];
 

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, daemon, doctor, exec, image, ps, run, stop, version};
+use crate::commands::{bench, daemon, doctor, exec, flags, image, ps, result, run, stop, version};
 use crate::config::{Loaded, Sources};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::{Format, Output};
 
 /// Isolated Linux boxes for AI agents, over HTTP.
@@ -15,8 +16,9 @@ use crate::output::{Format, Output};
 /// Settings come from a flag, a `SANDKASTEN_…` variable, the file of --config or
 /// `./sandkasten.yaml`, or their defaults, in this order.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `run` and `exec` pass on the
-/// command's own code, and have 125 where Sandkasten itself failed.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by the signal n (130 Ctrl-C, 143
+/// SIGTERM). `run`, `exec` and `result` pass on the command's own code, and have 125 where
+/// Sandkasten itself failed.
 #[derive(Debug, Parser)]
 #[command(name = "sandkasten", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -49,6 +51,7 @@ enum Command {
     Ps(ps::Args),
     Run(run::Args),
     Exec(exec::Args),
+    Result(result::Args),
     Doctor(doctor::Args),
     Image(image::Args),
     Bench(bench::Args),
@@ -60,6 +63,8 @@ enum Command {
 pub(crate) struct Context {
     pub(crate) sources: Sources,
     pub(crate) output: Output,
+    /// The words of the command line.
+    pub(crate) words: Vec<String>,
 }
 
 impl Context {
@@ -71,7 +76,11 @@ impl Context {
 
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(usage) => return Output::usage(&usage),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(usage) => return Output::usage(&usage),
     };
@@ -79,14 +88,37 @@ pub(crate) fn run() -> ExitCode {
     let mut sources = Sources::of_process();
     sources.config = cli.global.config;
     sources.data_dir = cli.global.data_dir;
-    let mut context = Context { sources, output: Output::new(format) };
-    match cli.command.run(&mut context) {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut context = Context { sources, output: Output::new(format), words };
+    let done = misplaced(&matches).map_or(Ok(()), Err).and_then(|()| cli.command.run(&mut context));
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             context.output.failure(&failure);
             ExitCode::from(failure.exit_code)
         }
     }
+}
+
+/// An option of `run` or `exec` behind its first word, where the command's own stand. clap would
+/// take it for ours there, and one word later for the command's.
+fn misplaced(matches: &ArgMatches) -> Option<Failure> {
+    let (name, given) = matches.subcommand()?;
+    let (first, noun) = match name {
+        "run" => ("image", "image"),
+        "exec" => ("session", "session"),
+        _ => return None,
+    };
+    let at = given.index_of(first)?;
+    let all = Cli::command();
+    let mut options = all.find_subcommand(name)?.get_arguments().filter(|arg| !arg.is_positional());
+    let late = options.find(|option| {
+        let is_given =
+            given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let mut places = given.indices_of(option.get_id().as_str()).into_iter().flatten();
+        is_given && places.any(|place| place > at)
+    })?;
+    Some(flags::misplaced(&format!("--{}", late.get_long()?), noun))
 }
 
 impl Command {
@@ -98,6 +130,7 @@ impl Command {
             Self::Ps(args) => ps::run(&args, context),
             Self::Run(args) => run::run(&args, context),
             Self::Exec(args) => exec::run(&args, context),
+            Self::Result(args) => result::run(&args, context),
             Self::Doctor(args) => doctor::run(&args, context),
             Self::Image(args) => image::run(&args, context),
             Self::Bench(args) => bench::run(&args, context),

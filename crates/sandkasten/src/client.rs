@@ -3,6 +3,7 @@
 //! Nothing is repeated: a call that was sent and not answered may have happened.
 
 mod events;
+mod feed;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub(crate) use events::Events;
+pub(crate) use events::{Event, Events};
+pub(crate) use feed::Feeder;
 
 use crate::cli::Context;
 use crate::failure::{Failure, Result, Tried};
@@ -77,6 +79,12 @@ impl Client {
         self.connection.get_ref().try_clone().tried(|| format!("daemon at {}", self.address))
     }
 
+    /// How long an answer may take.
+    pub(crate) fn set_patience(&self, patience: Duration) -> Result<()> {
+        let set = self.connection.get_ref().set_read_timeout(Some(patience));
+        set.tried(|| format!("daemon at {}", self.address))
+    }
+
     /// A new connection to the same daemon.
     pub(crate) fn again(&self) -> Result<Self> {
         Self::connect(self.address, self.key.clone())
@@ -113,16 +121,28 @@ impl Client {
     ///
     /// # Errors
     /// The daemon's message, where it refused before the stream began.
-    pub(crate) fn events(mut self, path: &str, body: &Value) -> Result<Events> {
+    pub(crate) fn events(self, path: &str, body: &Value) -> Result<Events> {
+        self.events_of("POST", path, Some(body))
+    }
+
+    /// The events of something that was begun before.
+    ///
+    /// # Errors
+    /// As [`Client::events`].
+    pub(crate) fn replay(self, path: &str) -> Result<Events> {
+        self.events_of("GET", path, None)
+    }
+
+    fn events_of(mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Events> {
         let tried = || format!("daemon at {}", self.address);
         self.connection.get_ref().set_read_timeout(Some(SILENCE)).tried(tried)?;
-        let (status, length) = self.begin("POST", path, Some(body))?;
+        let (status, length) = self.begin(method, path, body)?;
         if status == 200 && length == Length::Chunked {
             return Ok(Events::new(self.connection));
         }
-        let body = self.body(length).tried(|| format!("answer of POST {path}"))?;
+        let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
         Answer { status, body }.succeeded()?;
-        Err(Failure::new(format!("POST {path}: the answer is no stream")))
+        Err(Failure::new(format!("{method} {path}: the answer is no stream")))
     }
 
     /// Sends a request and reads the head of its answer.
@@ -137,11 +157,25 @@ impl Client {
 
     /// The head of a request.
     fn request(&self, method: &str, path: &str, kind: &str, length: u64) -> String {
+        let mut request = self.request_line(method, path);
+        request.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"));
+        request
+    }
+
+    /// The head of a request whose body comes in chunks.
+    fn request_in_pieces(&self, path: &str) -> String {
+        let mut request = self.request_line("POST", path);
+        request.push_str(
+            "Content-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        );
+        request
+    }
+
+    fn request_line(&self, method: &str, path: &str) -> String {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
         if !self.key.is_empty() {
             request.push_str(&format!("Authorization: Bearer {}\r\n", self.key));
         }
-        request.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"));
         request
     }
 

@@ -6,7 +6,7 @@
 //! | 1 | it failed; `doctor`: a required guarantee is missing |
 //! | 2 | wrong usage of the command line |
 //! | 125 | `run`, `exec`: Sandkasten failed, not the command (whose own code is passed on) |
-//! | 130 | interrupted |
+//! | 128 + n | ended by the signal n: 130 interrupted, 143 by SIGTERM |
 
 use std::fmt;
 
@@ -15,6 +15,8 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Exit code of a command that failed.
 pub(crate) const FAILED: u8 = 1;
+/// Exit code of a wrong command line, as clap has it.
+pub(crate) const WRONG_USAGE: u8 = 2;
 /// Exit code of `run` and `exec` where Sandkasten failed, not the command.
 pub(crate) const NOT_RUN: u8 = 125;
 /// Exit code after Ctrl-C: 128 + SIGINT.
@@ -47,6 +49,11 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// A failure of `run` and the like: not the command's, unless it already has a code of its own.
+    pub(crate) fn not_run(self) -> Self {
+        if self.exit_code == FAILED { self.exit_code(NOT_RUN) } else { self }
     }
 
     pub(crate) fn exit_code(mut self, exit_code: u8) -> Self {

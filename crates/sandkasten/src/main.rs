@@ -13,6 +13,8 @@ mod instance;
 mod interrupt;
 mod log;
 mod output;
+mod terminal;
+mod units;
 
 use std::process::ExitCode;
 

@@ -5,12 +5,16 @@
 //! what a command in a box wrote is passed through as it is.
 
 use std::cell::Cell;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::terminal;
 
 /// Where a command's words go.
 #[derive(Debug)]
@@ -60,14 +64,23 @@ impl Output {
         self.line(&text.unwrap_or_else(|why| format!("{{\"error\":\"{why}\"}}")));
     }
 
+    /// One event of many, on a line of stdout. False: nobody reads them.
+    pub(crate) fn event(&self, value: &serde_json::Value) -> bool {
+        self.write(format!("{value}\n").as_bytes())
+    }
+
     /// Bytes on stdout, at once. False: nobody reads them.
     pub(crate) fn write(&self, bytes: &[u8]) -> bool {
         if !self.closed.get() {
-            let mut stdout = io::stdout().lock();
-            let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-            self.closed.set(written.is_err());
+            self.closed.set(write_all(io::stdout(), bytes).is_err());
         }
         !self.closed.get()
+    }
+
+    /// Bytes of a command's stderr on ours.
+    pub(crate) fn write_stderr(&self, bytes: &[u8]) {
+        // Where nobody reads them the command goes on, as with any other program.
+        write_all(io::stderr(), bytes).ok();
     }
 
     /// Something to know beside the result, on stderr.
@@ -99,6 +112,26 @@ impl Output {
     }
 }
 
+/// Writes past std's buffers, which are empty: whoever shares the descriptor may have made it
+/// non-blocking.
+fn write_all(to: impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(&to, bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut room = [PollFd::new(&to, PollFlags::OUT)];
+                match poll(&mut room, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(why) => return Err(why),
+                }
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
+}
+
 /// One line of progress on stderr; for callbacks that have no [`Output`].
 pub(crate) fn progress(text: &str) {
     to_stderr(&format!("{}\n", escaped(text)));
@@ -106,7 +139,9 @@ pub(crate) fn progress(text: &str) {
 
 /// Where a message can't be written, there is nobody to tell.
 fn to_stderr(text: &str) {
-    io::stderr().lock().write_all(text.as_bytes()).ok();
+    // A raw terminal returns to the begin of the line only when it is told to.
+    let text = if terminal::is_raw() { text.replace('\n', "\r\n") } else { text.to_owned() };
+    write_all(io::stderr(), text.as_bytes()).ok();
 }
 
 /// Control characters made visible; line breaks and all that is printable stay.
@@ -125,6 +160,17 @@ pub(crate) fn escaped(text: &str) -> String {
 
 /// Columns as wide as their widest cell, two spaces between them.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    fitted(head, rows, &[], None)
+}
+
+/// The same within so many characters a line: columns that are `soft` are cut, the first of them first,
+/// then the ends of lines.
+pub(crate) fn fitted(
+    head: &[&str],
+    rows: &[Vec<String>],
+    soft: &[usize],
+    line_max: Option<usize>,
+) -> String {
     let clean = |cell: &String| escaped(cell).replace('\n', "\\n");
     let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(clean).collect()).collect();
@@ -132,12 +178,30 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         let cells = rows.iter().chain([&head]).filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line_max = line_max.unwrap_or(usize::MAX);
+    for column in soft {
+        let all = widths.iter().sum::<usize>() + 2 * head.len().saturating_sub(1);
+        let least = head.get(*column).map_or(0, |name| name.chars().count());
+        if let Some(width) = widths.get_mut(*column) {
+            *width = width.saturating_sub(all.saturating_sub(line_max)).max(least);
+        }
+    }
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let cells = row.iter().zip(&widths);
+        let cells = cells.map(|(cell, &width)| format!("{:<width$}", cut(cell, width)));
+        cut(cells.collect::<Vec<_>>().join("  ").trim_end(), line_max).trim_end().to_owned()
     };
     [&head].into_iter().chain(&rows).map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The begin of a text, so many characters with the `…` that says so.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let begin: String = text.chars().take(width.saturating_sub(1)).collect();
+    begin + "…"
 }
 
 /// Bytes in the unit that suits them.
@@ -166,6 +230,16 @@ mod test {
     fn columns_line_up() {
         let rows = [vec!["a".into(), "long cell".into()], vec!["longer".into(), "b".into()]];
         assert_eq!(table(&["X", "Y"], &rows), "X       Y\na       long cell\nlonger  b");
+    }
+
+    #[test]
+    fn soft_columns_give_way() {
+        let rows = [vec!["abcdef".into(), "ghijkl".into(), "mnopqrst".into()]];
+        let within = |width| fitted(&["X", "Y", "Z"], &rows, &[2, 0], Some(width));
+        assert_eq!(within(24), "X       Y       Z\nabcdef  ghijkl  mnopqrst");
+        assert_eq!(within(20), "X       Y       Z\nabcdef  ghijkl  mno…");
+        assert_eq!(within(14), "X    Y       Z\nab…  ghijkl  …");
+        assert_eq!(within(8), "X  Y   …\n…  ghij…");
     }
 
     #[test]

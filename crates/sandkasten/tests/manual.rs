@@ -6,13 +6,14 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "",
     "daemon",
     "stop",
     "ps",
     "run",
     "exec",
+    "result",
     "doctor",
     "image",
     "image build",

@@ -17,6 +17,7 @@ pub mod recorder;
 pub mod session;
 pub mod skip;
 pub mod sse;
+pub mod terminal;
 pub mod wait;
 pub mod websocket;
 

@@ -1,150 +1,145 @@
-//! `sandkasten exec`, and the streaming of a command that `run` shares with it. Invariant: an exit code
-//! that is passed on is the command's own; ours are those of [`crate::failure`].
+//! `sandkasten exec`. Invariant: an exit code that is passed on is the command's own; ours are those
+//! of [`crate::failure`].
 
-use std::net::TcpStream;
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sandkasten_types::session::Session;
+use serde_json::{Map, Value, json};
 
+use super::call::{Call, Ended};
+use super::flags::{self, HowRun, Surroundings};
+use super::sessions;
 use crate::cli::Context;
-use crate::client::{Client, Events};
-use crate::failure::{Failure, INTERRUPTED, NOT_RUN, Result};
+use crate::client::Client;
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::terminal;
+
+const USAGE: &str = "sandkasten exec [OPTIONS] SESSION CMD...";
 
 /// Run a command in the shell of a session and pass on its exit code.
 ///
 /// One word is shell text as it stands ('cd /tmp && ls'); several are a program and its arguments.
-/// The shell is the session's own: directories, variables and functions stay. Ctrl-C cancels the
-/// command.
+/// The shell is the session's own: directories, variables and functions stay, and commands run one
+/// after the other. --cwd is a `cd` that stays too, --env holds for this command alone, and with
+/// --user it runs in a shell of its own.
+///
+/// stdin goes to the command as it comes, of any length; one that does not read it ends all the
+/// same. It is read whether the command reads it or not, as ssh does: in a loop that reads, add
+/// `</dev/null`. Output comes byte for byte; Ctrl-C and SIGTERM cancel the command.
+///
+/// With -t the command is a program of its own beside the shell, since the shell has no terminal:
+/// in the shell's directory, with its exported variables where it is not busy; what it changes of
+/// them does not come back, and Ctrl-C goes to it. Without a command it is another shell.
+///
+/// Options stand before the session; what stands behind it is the command.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = USAGE)]
 pub(crate) struct Args {
-    /// Id of the session
-    #[arg(value_name = "ID")]
+    /// Id of the session, its beginning, or the session's name
+    #[arg(value_name = "SESSION")]
     session: String,
     #[command(flatten)]
-    limits: Limits,
+    surroundings: Surroundings,
+    #[command(flatten)]
+    how: HowRun,
     /// The command
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
-/// What bounds a command.
-#[derive(Debug, clap::Args)]
-pub(super) struct Limits {
-    /// Seconds the command may take, at most `defaults.max_exec_timeout_ms` [default: 30]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
-}
+/// How long a shell that is busy is waited for, for its variables.
+const SHELL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Exit code where the reader of stdout is gone: 128 + SIGPIPE.
-const BROKEN_PIPE: u8 = 141;
+/// Variables of a shell that are not those of another program.
+const OF_SHELL_ALONE: [&str; 4] = ["_", "SHLVL", "PWD", "OLDPWD"];
+/// Variables that follow from the user.
+const OF_USER: [&str; 4] = ["HOME", "USER", "LOGNAME", "SHELL"];
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
-    execute(args, context).map_err(not_run)
+    execute(args, context).map_err(Failure::not_run)
 }
 
 fn execute(args: &Args, context: &Context) -> Result<u8> {
+    flags::check_command(&args.command, &context.words, "session")?;
+    if args.command.is_empty() && !args.how.tty {
+        return Err(flags::no_command(USAGE));
+    }
+    if args.how.tty {
+        terminal::required()?;
+    }
     let interrupt = Interrupt::watch()?;
-    let client = Client::of_daemon(context)?;
-    stream(client, &segment(&args.session), &args.command, &args.limits, context, &interrupt)
-}
-
-/// Marks a failure of ours, unless it already has a code of its own.
-pub(super) fn not_run(failure: Failure) -> Failure {
-    if failure.exit_code == INTERRUPTED { failure } else { failure.exit_code(NOT_RUN) }
-}
-
-/// Runs a command in a session and prints what it writes, as it comes.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call, from two commands; each is a thing of its own"
-)]
-pub(super) fn stream(
-    client: Client,
-    session: &str,
-    command: &[String],
-    limits: &Limits,
-    context: &Context,
-    interrupt: &Interrupt,
-) -> Result<u8> {
-    let mut request = json!({"cmd": shell_text(command)});
-    if let (Some(seconds), Some(fields)) = (limits.timeout, request.as_object_mut()) {
-        fields.insert("timeout_ms".into(), seconds.saturating_mul(1000).into());
+    let mut client = Client::of_daemon(context)?;
+    let session = sessions::find(&mut client, &args.session)?;
+    let call = Call { context, interrupt: &interrupt, session: &session, how: &args.how };
+    let mut more = Map::new();
+    args.surroundings.add_to(&mut more)?;
+    if args.how.detach {
+        let begun = call.detach(client, &args.command, more)?;
+        let value = json!({"session_id": session.id, "id": begun.id()});
+        context.output.result(&value, || begun.id().to_owned());
+        return Ok(0);
     }
-    let handle: TcpStream = client.handle()?;
-    if !interrupt.cuts(handle) {
-        return Err(interrupted());
+    if args.how.tty && session.shell.is_some() {
+        let output = &context.output;
+        beside_the_shell((&client, output), &session, &args.surroundings, &mut more)?;
     }
-    let done = client
-        .events(&format!("/v1/sessions/{session}/exec/stream"), &request)
-        .and_then(|events| follow(events, context));
-    interrupt.release();
-    if interrupt.came() { Err(interrupted()) } else { done }
-}
-
-fn interrupted() -> Failure {
-    Failure::new("interrupted; the command is cancelled").exit_code(INTERRUPTED)
-}
-
-/// Prints chunks until the command's end, and gives its exit code.
-fn follow(mut events: Events, context: &Context) -> Result<u8> {
-    loop {
-        let event = events.next()?;
-        let text = |name: &str| event.data.get(name).and_then(Value::as_str).unwrap_or_default();
-        match event.name.as_str() {
-            "chunk" if context.output.is_json() => context.output.json(&event.data),
-            // Nobody reads on: leaving cancels the command, as a broken pipe would.
-            "chunk" if !context.output.write(text("chunk").as_bytes()) => return Ok(BROKEN_PIPE),
-            "done" => return Ok(end(&event.data, context)),
-            "error" => return Err(Failure::new(text("error"))),
-            _ => {}
-        }
+    match call.run(client, &args.command, more)? {
+        Ended::Code(code) => Ok(code),
+        Ended::Lost(failure) => Err(failure),
     }
 }
 
-fn end(done: &Value, context: &Context) -> u8 {
-    if context.output.is_json() {
-        context.output.json(done);
-    } else if done.get("timed_out") == Some(&Value::Bool(true)) {
-        context.output.note("the command took too long and was ended; --timeout gives it more");
-    } else if done.get("exit_reason").is_some_and(|reason| reason == "oom") {
-        context.output.note("the session's memory was full, and the command was killed");
+/// Directory and variables of the shell, for a program beside it. What is asked for goes before.
+fn beside_the_shell(
+    (client, output): (&Client, &Output),
+    session: &Session,
+    asked: &Surroundings,
+    request: &mut Map<String, Value>,
+) -> Result<()> {
+    if asked.cwd.is_none() {
+        request.insert("cwd".into(), session.cwd.as_str().into());
     }
-    let code = done.get("exit_code").and_then(Value::as_i64);
-    code.and_then(|code| u8::try_from(code & 0xff).ok()).unwrap_or(NOT_RUN)
+    let mut env = exported(client, session).unwrap_or_else(|| {
+        output.note("the shell is busy; the command goes without its exported variables");
+        Map::new()
+    });
+    if asked.user.is_some() {
+        env.retain(|name, _| !OF_USER.contains(&name.as_str()));
+    }
+    env.extend(asked.env()?);
+    request.insert("env".into(), env.into());
+    Ok(())
 }
 
-/// The command as the shell takes it.
-fn shell_text(command: &[String]) -> String {
-    match command {
-        [one] => one.clone(),
-        several => several.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
-    }
+/// The variables that the shell exports; `None` where it does not tell them at once.
+fn exported(client: &Client, session: &Session) -> Option<Map<String, Value>> {
+    let mut client = client.again().ok()?;
+    client.set_patience(SHELL_PATIENCE).ok()?;
+    let path = format!("/v1/sessions/{}/exec", session.id);
+    // `$?` stays what it was.
+    let cmd = "(x=$?; env -0; exit $x)";
+    let request = json!({"cmd": cmd, "encoding": "base64", "split": true});
+    // Out of patience the connection is cut, which takes the command out of the queue.
+    let answer: Value = client.call("POST", &path, Some(&request)).ok()?;
+    let bytes = STANDARD.decode(answer.get("stdout_base64")?.as_str()?).ok()?;
+    Some(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
 }
 
-fn quoted(word: &str) -> String {
-    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&b);
-    if !word.is_empty() && word.bytes().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// A word of the command line as one segment of a path.
-pub(super) fn segment(word: &str) -> String {
-    let mut segment = String::new();
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
-            segment.push(char::from(byte));
-        } else {
-            segment.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    segment
+/// One variable that another program may have.
+fn variable(line: &[u8]) -> Option<(String, Value)> {
+    let (name, value) = std::str::from_utf8(line).ok()?.split_once('=')?;
+    let is_name = |text: &str| {
+        let mut bytes = text.bytes();
+        let first = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+        first && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    // A terminal is not dumb.
+    let stays = !OF_SHELL_ALONE.contains(&name) && (name, value) != ("TERM", "dumb");
+    (is_name(name) && stays).then(|| (name.to_owned(), value.into()))
 }
 
 #[cfg(test)]
@@ -152,15 +147,12 @@ mod test {
     use super::*;
 
     #[test]
-    fn words_reach_the_shell_as_they_are() {
-        let text =
-            |words: &[&str]| shell_text(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
-        assert_eq!(text(&["cd /tmp && ls"]), "cd /tmp && ls");
-        assert_eq!(text(&["echo", "$HOME", "it's", ""]), r"echo '$HOME' 'it'\''s' ''");
-    }
-
-    #[test]
-    fn an_id_cannot_leave_its_segment() {
-        assert_eq!(segment("../a?b"), "..%2Fa%3Fb");
+    fn a_program_has_the_shells_exported_variables() {
+        let name = |line: &str| variable(line.as_bytes()).map(|(name, _)| name);
+        assert_eq!(name("A_1=x=y").as_deref(), Some("A_1"));
+        assert_eq!(name("TERM=vt100").as_deref(), Some("TERM"));
+        for line in ["", "_=x", "PWD=/", "TERM=dumb", "BASH_FUNC_f%%=() {", "1A=x"] {
+            assert_eq!(name(line), None, "{line}");
+        }
     }
 }

@@ -119,6 +119,15 @@ impl Sources {
     }
 }
 
+/// A variable of whoever runs this command, for `--env NAME`.
+///
+/// # Errors
+/// Where its value is no UTF-8.
+pub(crate) fn variable_of_caller(name: &str) -> Result<Option<String>> {
+    let told = |_bytes| Failure::new(format!("--env {name}: its value is not UTF-8"));
+    std::env::var_os(name).map(|value| value.into_string().map_err(told)).transpose()
+}
+
 /// Variables without our prefix that some command reads.
 fn is_read(name: &str) -> bool {
     matches!(name, "HOME" | "XDG_CACHE_HOME" | "RUST_BACKTRACE" | "NO_COLOR")

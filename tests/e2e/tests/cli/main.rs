@@ -1,5 +1,10 @@
 //! The command line: each command, for people and with `--json`.
 
+mod errors;
+mod flags;
+mod pipes;
+mod terminal;
+
 use std::process::{Output, Stdio};
 
 use sandkasten_e2e::lab::Signal;
@@ -15,6 +20,15 @@ fn ends(output: &Output, code: i32) -> String {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "stdout: {out}\nstderr: {err}");
     out
+}
+
+/// A session that its test does not hold: it lives until its lab goes.
+#[track_caller]
+fn lasting(lab: &Lab, request: &Value) -> String {
+    let session = lab.session(request);
+    let id = session.id.clone();
+    std::mem::forget(session);
+    id
 }
 
 #[track_caller]
@@ -84,7 +98,8 @@ fn run_passes_on_output_and_exit_code() {
         "a b",
         "c'd",
     ]);
-    assert_eq!(ends(&output, 7), "out\na b c'd\n");
+    assert_eq!(ends(&output, 7), "out\n");
+    assert_eq!(text(&output.stderr), "a b c'd\n");
     assert_eq!(ends(&lab.cli(&["run", "tiny", "--", "cd /tmp && pwd"]), 0), "/tmp\n");
     assert_eq!(ends(&lab.cli(&["run", "tiny", "--", "false"]), 1), "");
     assert_eq!(
