@@ -43,7 +43,7 @@ macro_rules! pages {
     };
 }
 
-pages! { readme agents cli configuration errors execs files images processes sessions workspaces }
+pages! { readme agents cli configuration errors execs files images operating processes sessions workspaces }
 
 fn file(name: &str) -> String {
     match name {
