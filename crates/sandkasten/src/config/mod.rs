@@ -37,6 +37,8 @@ pub(crate) struct Sources {
     pub(crate) data_dir: Option<PathBuf>,
     /// `--listen`.
     pub(crate) listen: Option<String>,
+    /// `--url`.
+    pub(crate) url: Option<String>,
     /// `--log-level`.
     pub(crate) log_level: Option<String>,
     /// `--insecure`: allows `security.seccomp: off`.
@@ -59,11 +61,15 @@ pub(crate) enum Insecure {
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) warnings: Vec<String>,
+    /// Where `data_dir` came from.
+    pub(crate) data_dir_from: Origin,
+    /// Where `api_key` came from.
+    pub(crate) api_key_from: Origin,
 }
 
 /// Where a value came from; how messages name the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Origin {
+pub(crate) enum Origin {
     Flag(&'static str),
     Variable(String),
     File(PathBuf, Option<usize>),
@@ -100,7 +106,15 @@ impl Sources {
         self.environment.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
 
-    /// Variables for a daemon's second stage: no settings, only switches of tests.
+    /// A path as its user means it: `~` and `~/…` are below his home directory.
+    ///
+    /// # Errors
+    /// For the home of somebody else (`~name`), and where no home is known.
+    pub(crate) fn path(&self, path: &Path) -> Result<PathBuf, String> {
+        value::at_home(path, self.variable("HOME"))
+    }
+
+    /// Variables for a daemon's second stage: no settings, only how it writes, and switches of tests.
     pub(crate) fn switches(&self) -> Vec<(&str, &str)> {
         let is_switch = |name: &str| {
             let short = name.strip_prefix(table::PREFIX).is_some_and(table::is_other_variable);
@@ -151,15 +165,21 @@ impl Reading {
         // An explicit file says where the data is, whatever a stray variable says.
         if sources.config.is_some() && self.file_has("data_dir") {
             self.settings.data_dir = data_dir_of_file;
+            self.origins.remove("data_dir");
         }
         self.read_flags(sources)?;
+        self.resolve_paths(sources)?;
         self.check(sources)?;
-        Ok(Loaded { settings: self.settings, warnings: self.warnings })
+        let [data_dir_from, api_key_from] = ["data_dir", "api_key"].map(|key| self.origin(key));
+        Ok(Loaded { settings: self.settings, warnings: self.warnings, data_dir_from, api_key_from })
     }
 
     fn read_file(&mut self, sources: &Sources) -> Result<()> {
         let (path, named) = match &sources.config {
-            Some(path) => (path.clone(), file::Named::ByUser),
+            Some(path) => {
+                let path = sources.path(path).map_err(|why| flag_refusal("--config", &why))?;
+                (path, file::Named::ByUser)
+            }
             None => (sources.cwd.join(FILE_IN_CWD), file::Named::ByDefault),
         };
         if let Some(text) = file::read(&path, named)? {
@@ -207,7 +227,21 @@ impl Reading {
         }
         if let Some(data_dir) = &sources.data_dir {
             self.settings.data_dir.clone_from(data_dir);
+            self.origins.insert("data_dir", Origin::Flag("--data-dir"));
         }
+        Ok(())
+    }
+
+    /// Puts the user's home in the place of `~`, wherever the path came from.
+    fn resolve_paths(&mut self, sources: &Sources) -> Result<()> {
+        let resolved = |key: &str, path: &Path| {
+            sources.path(path).map_err(|why| refusal(&self.origin(key), key, &why))
+        };
+        let data_dir = resolved("data_dir", &self.settings.data_dir)?;
+        let db_path = self.settings.db_path.as_deref();
+        let db_path = db_path.map(|path| resolved("db_path", path)).transpose()?;
+        self.settings.data_dir = data_dir;
+        self.settings.db_path = db_path;
         Ok(())
     }
 
@@ -320,6 +354,10 @@ fn float(limit: u64) -> f64 {
 
 fn refusal(origin: &Origin, key: &str, why: &str) -> Failure {
     Failure::new(format!("{origin}: `{key}`: {why}"))
+}
+
+fn flag_refusal(flag: &str, why: &str) -> Failure {
+    Failure::new(format!("{flag}: {why}"))
 }
 
 /// Resolves a path of the command line or the file against the working directory, by its text.

@@ -389,3 +389,57 @@ fn the_flag_wins_over_all() {
     case.sources.listen = Some("x".into());
     assert!(case.refusal().starts_with("--listen: `listen`: "));
 }
+
+#[test]
+fn a_tilde_is_the_home_of_who_runs_it() {
+    let home = |text: &str| Case::file(text).variable("HOME", "/home/ann");
+    let settings = home("data_dir: ~/sand\ndb_path: ~/db/x.db\n").settings();
+    assert_eq!(settings.data_dir, Path::new("/home/ann/sand"));
+    assert_eq!(settings.db_path.as_deref(), Some(Path::new("/home/ann/db/x.db")));
+    assert_eq!(home("data_dir: \"~\"\n").settings().data_dir, Path::new("/home/ann"));
+    let variable = home("").variable("SANDKASTEN_DATA_DIR", "~/v");
+    assert_eq!(variable.settings().data_dir, Path::new("/home/ann/v"));
+    let mut flag = home("");
+    flag.sources.data_dir = Some("~/f".into());
+    assert_eq!(flag.settings().data_dir, Path::new("/home/ann/f"));
+    for plain in ["/a/~/b", "./~", "./~ann", "a~"] {
+        assert_eq!(
+            home(&format!("data_dir: {plain}\n")).settings().data_dir,
+            Path::new(plain),
+            "{plain}"
+        );
+    }
+}
+
+#[test]
+fn other_homes_are_refused() {
+    let refusal = |case: Case| case.refusal();
+    let other = refusal(Case::file("data_dir: ~bob/x\n").variable("HOME", "/home/ann"));
+    assert!(other.contains("sandkasten.yaml:1: `data_dir`: `~bob/x` is another user's"), "{other}");
+    let nobody = refusal(Case::nothing().variable("SANDKASTEN_DB_PATH", "~/x"));
+    assert!(nobody.starts_with("SANDKASTEN_DB_PATH: `db_path`: `~` is no place"), "{nobody}");
+    let mut flag = Case::nothing();
+    flag.sources.config = Some("~bob/x.yaml".into());
+    assert!(flag.refusal().starts_with("--config: `~bob/x.yaml` is another user's"));
+}
+
+#[test]
+fn where_data_directory_and_key_come_from_is_known() {
+    let from = |case: &Case| {
+        let loaded = case.sources.load().unwrap();
+        let file = |origin: Origin| match origin {
+            Origin::File(_, line) => format!("file:{}", line.unwrap_or(0)),
+            other => other.to_string(),
+        };
+        [file(loaded.data_dir_from), file(loaded.api_key_from)]
+    };
+    assert_eq!(from(&Case::nothing()), ["default", "default"]);
+    let mut case = Case::file("api_key: k\ndata_dir: /d\n");
+    assert_eq!(from(&case), ["file:2", "file:1"]);
+    case = case.variable("SANDKASTEN_DATA_DIR", "/v").variable("SANDKASTEN_API_KEY", "v");
+    assert_eq!(from(&case), ["SANDKASTEN_DATA_DIR", "SANDKASTEN_API_KEY"]);
+    case.sources.config = Some(case.dir.path().join(FILE_IN_CWD));
+    assert_eq!(from(&case)[0], "file:2");
+    case.sources.data_dir = Some("/f".into());
+    assert_eq!(from(&case)[0], "--data-dir");
+}

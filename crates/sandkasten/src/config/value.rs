@@ -1,7 +1,9 @@
 //! Parsers of single values. File and environment go through the same ones: both are text.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Component, Path, PathBuf};
 
 use sandkasten_types::ImageName;
 
@@ -125,6 +127,26 @@ pub(crate) fn addresses(listen: &str) -> io::Result<Vec<SocketAddr>> {
         return Ok(vec![(Ipv4Addr::LOCALHOST, port(given)?).into()]);
     }
     Ok(listen.to_socket_addrs()?.collect())
+}
+
+/// A path with the user's home in the place of `~`. Other users' homes are not looked up.
+pub(super) fn at_home(path: &Path, home: Option<&str>) -> Parsed<PathBuf> {
+    let mut parts = path.components();
+    let Some(Component::Normal(first)) = parts.next() else { return Ok(path.to_owned()) };
+    if first != OsStr::new("~") {
+        if first.as_encoded_bytes().starts_with(b"~") {
+            let text = shown(&path.to_string_lossy());
+            return Err(format!(
+                "`{text}` is another user's home, which is not looked up; write the whole path \
+                 (a file of this name is `./{text}`)"
+            ));
+        }
+        return Ok(path.to_owned());
+    }
+    match home {
+        Some(home) if Path::new(home).is_absolute() => Ok(Path::new(home).join(parts.as_path())),
+        _ => Err("`~` is no place: HOME is not set to a path; write the whole path".into()),
+    }
 }
 
 pub(super) fn image(text: &str) -> Parsed<String> {
