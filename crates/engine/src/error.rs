@@ -7,6 +7,8 @@ use sandkasten_types::exec::ExecOutput;
 use sandkasten_types::session::Status;
 use sandkasten_types::{ExecId, ImageName, ProcessId, SessionId, WorkspaceId};
 
+use crate::image::way_to_make;
+
 /// Why an engine call failed.
 #[expect(clippy::error_impl_error, reason = "callers write `engine::Error`")]
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +28,12 @@ pub enum Error {
     WorkspaceNotFound(WorkspaceId),
     #[error("image not found: {0}")]
     ImageNotFound(ImageName),
+    /// A create named no image, and the configured one does not exist.
+    #[error(
+        "no image was named, and the default image `{0}` does not exist: name one in `image`, or make it with `{way}`",
+        way = way_to_make(.0.as_str())
+    )]
+    NoDefaultImage(ImageName),
     #[error("exec not found: {0}")]
     ExecNotFound(ExecId),
     #[error("process not found: {0}")]

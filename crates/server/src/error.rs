@@ -130,7 +130,7 @@ impl From<Error> for ApiError {
             Error::WorkspaceNotFound(id) => {
                 new(ErrorCode::WorkspaceNotFound).with("workspace_id", id.as_str())
             }
-            Error::ImageNotFound(name) => {
+            Error::ImageNotFound(name) | Error::NoDefaultImage(name) => {
                 new(ErrorCode::ImageNotFound).with("image", name.as_str())
             }
             Error::ExecNotFound(id) => new(ErrorCode::ExecNotFound).with("exec_id", id.as_str()),

@@ -478,7 +478,7 @@ fn too_big() -> ImageError {
 }
 
 /// A fault of the compressed stream is the archive's; a fault of the disk is ours.
-fn unreadable(err: io::Error) -> ImageError {
+pub(super) fn unreadable(err: io::Error) -> ImageError {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     let kind = err.kind();
     if kind == UnexpectedEof {

@@ -8,7 +8,9 @@
 mod accounts;
 mod archive;
 mod build;
+mod cancel;
 mod entries;
+mod kind;
 mod store;
 mod tree;
 mod unpack;
@@ -20,10 +22,21 @@ use std::collections::BTreeMap;
 use std::io;
 
 pub use build::{BuildEnv, Recipe, build};
+pub use cancel::Cancel;
+pub use kind::Kind;
 use rustix::io::Errno;
 use sandkasten_types::{ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
 pub use store::Store;
+
+/// The command that makes a missing image.
+#[must_use]
+pub fn way_to_make(name: &str) -> String {
+    match Recipe::ALL.iter().find(|recipe| recipe.name() == name) {
+        Some(_) => format!("sandkasten image build {name}"),
+        None => format!("sandkasten image import FILE --name {name}"),
+    }
+}
 
 /// SHA-256 of a layer, as 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +76,20 @@ pub struct ImageConfig {
     pub labels: BTreeMap<String, String>,
 }
 
+/// What was given in place of a root file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    pub kind: Kind,
+    /// It was in gzip.
+    pub zipped: bool,
+}
+
+impl std::fmt::Display for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.kind, if self.zipped { ", in gzip" } else { "" })
+    }
+}
+
 /// Why an image operation failed. The texts name entries of the archive, never a host path.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -74,6 +101,9 @@ pub enum ImageError {
     /// What was given is no root file system that we take.
     #[error("invalid image: {0}")]
     Invalid(String),
+    /// It is no tar of a root file system at all, but this.
+    #[error("invalid image: it is no root file system as tar or tar.gz: it is {0}")]
+    NotRootfs(Given),
     #[error("no space left for the image")]
     NoSpace,
     /// A recipe could not be built.

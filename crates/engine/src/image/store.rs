@@ -25,10 +25,12 @@ use sandkasten_types::ids::random_hex;
 use sandkasten_types::{ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::archive::invalid;
-use super::tree::{self, Hashed};
+use super::archive::{invalid, unreadable};
+use super::cancel::Cancel;
+use super::kind::{HEAD_BYTES, Kind};
+use super::tree::{self, Hashed, Rules};
 use super::unpack::{self, Origin};
-use super::{Digest, Image, ImageConfig, ImageError, entries};
+use super::{Digest, Given, Image, ImageConfig, ImageError, entries};
 use crate::workspace::trash::Trash;
 
 const RECORD_BYTES_MAX: u64 = 1024 * 1024;
@@ -40,6 +42,7 @@ pub struct Store {
     images: Beneath,
     layers: Beneath,
     trash: Trash,
+    cancel: Cancel,
 }
 
 /// A layer that we built: the tar, and the digest that it must have.
@@ -69,7 +72,18 @@ impl Store {
     pub fn open(data_dir: &Path) -> io::Result<Self> {
         let data = Beneath::open(data_dir)?;
         let dir = |name| data.create_dirs(Path::new(name), (0, 0), ONLY_US);
-        Ok(Self { images: dir("images")?, layers: dir("layers")?, trash: Trash::open(data_dir)? })
+        Ok(Self {
+            images: dir("images")?,
+            layers: dir("layers")?,
+            trash: Trash::open(data_dir)?,
+            cancel: Cancel::default(),
+        })
+    }
+
+    /// The same store, whose imports can be given up.
+    #[must_use]
+    pub fn cancelled_by(self, cancel: Cancel) -> Self {
+        Self { cancel, ..self }
     }
 
     /// One image.
@@ -114,16 +128,19 @@ impl Store {
     /// everything that readers of tar disagree about are refused.
     ///
     /// # Errors
-    /// [`ImageError::Invalid`] where the archive is not taken; nothing is left of it then.
+    /// [`ImageError::NotRootfs`] or [`ImageError::Invalid`] where the archive is not taken; nothing is
+    /// left of it then.
     pub fn import(
         &self,
         archive: impl Read,
         name: &ImageName,
         config: ImageConfig,
     ) -> Result<Image, ImageError> {
+        let Opened { tar, given } = opened(self.cancel.watch(archive))?;
         let layer = self.new_layer()?;
-        unpack::unpack(decompressed(archive)?, &layer.dir, Origin::Stranger)?;
-        let digest = tree::digest(&layer.dir)?;
+        unpack::unpack(tar, &layer.dir, Origin::Stranger)?;
+        given.unpacked(&layer.dir)?.taken()?;
+        let digest = self.digest(&layer.dir)?;
         let _lock = self.lock()?;
         layer.adopt(&digest)?;
         self.finish(name, vec![digest], config)
@@ -140,6 +157,7 @@ impl Store {
         for source in sources {
             made.push(self.make_layer(source)?);
         }
+        self.cancel.check()?;
         let _lock = self.lock()?;
         let mut digests = Vec::new();
         for (digest, layer) in made {
@@ -229,12 +247,19 @@ impl Store {
             return Ok((digest, None));
         }
         let layer = self.new_layer()?;
+        let tar = self.cancel.watch(tar);
         let mut hashed = Hashed::new(BufReader::with_capacity(1 << 20, tar));
         unpack::unpack(&mut hashed, &layer.dir, Origin::Ours)?;
         if hashed.digest() != digest {
             return Err(invalid("a built layer does not have its digest"));
         }
         Ok((digest, Some(layer)))
+    }
+
+    /// The digest of a tree. Nothing that others see is made before it is there, so this is where an
+    /// import can be given up last.
+    fn digest(&self, tree: &Beneath) -> Result<Digest, ImageError> {
+        tree::write(tree, &Rules::EXACT, &mut self.cancel.watch(io::sink()))
     }
 
     /// Adds our top layer and writes the record. The lock is held.
@@ -355,26 +380,42 @@ impl Record {
     }
 }
 
-/// The tar in `archive`, which may be compressed with gzip.
-fn decompressed<'a>(archive: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ImageError> {
-    let mut archive = BufReader::with_capacity(256 * 1024, archive);
-    let mut magic = [0; 6];
-    let mut filled = 0;
-    while let Some(rest) = magic.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match archive.read(rest)? {
-            0 => break,
-            n => filled += n,
-        }
+/// The tar in an archive.
+struct Opened<'a> {
+    tar: Box<dyn Read + 'a>,
+    given: Given,
+}
+
+/// Looks what `archive` is; only a tar, in gzip or not, is taken.
+fn opened<'a>(archive: impl Read + 'a) -> Result<Opened<'a>, ImageError> {
+    let (kind, whole) = recognised(archive)?;
+    if kind != Kind::Gzip {
+        let given = Given { kind, zipped: false };
+        return given.taken().map(|()| Opened { tar: Box::new(whole), given });
     }
-    let start = io::Cursor::new(magic.get(..filled).unwrap_or_default().to_vec());
-    let whole = start.chain(archive);
-    match magic {
-        [0x1f, 0x8b, ..] => {
-            Ok(Box::new(BufReader::with_capacity(256 * 1024, MultiGzDecoder::new(whole))))
-        }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Err(invalid("zstd is not supported; use tar or tar.gz")),
-        [0xfd, b'7', b'z', b'X', b'Z', 0] => Err(invalid("xz is not supported; use tar or tar.gz")),
-        _ => Ok(Box::new(whole)),
+    let inside = MultiGzDecoder::new(BufReader::with_capacity(256 * 1024, whole));
+    let (kind, whole) = recognised(inside)?;
+    let given = Given { kind, zipped: true };
+    given.taken().map(|()| Opened { tar: Box::new(whole), given })
+}
+
+/// The kind of what is read, and all of it again.
+fn recognised<R: Read>(from: R) -> Result<(Kind, impl Read), ImageError> {
+    let mut from = BufReader::with_capacity(256 * 1024, from);
+    let mut head = Vec::new();
+    (&mut from).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(unreadable)?;
+    Ok((Kind::of(&head), io::Cursor::new(head).chain(from)))
+}
+
+impl Given {
+    fn taken(self) -> Result<(), ImageError> {
+        if self.kind == Kind::Tar { Ok(()) } else { Err(ImageError::NotRootfs(self)) }
+    }
+
+    /// The same tar, once it is unpacked: one of layers is a tar too.
+    fn unpacked(self, root: &Beneath) -> Result<Self, ImageError> {
+        let names = file_names(root)?;
+        Ok(Self { kind: Kind::of_top(names.iter().map(String::as_str)), ..self })
     }
 }
 

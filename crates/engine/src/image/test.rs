@@ -393,7 +393,7 @@ fn evil_archives_are_refused() {
         ("no end", good.clone().0, "cut short"),
         ("half an end", [good.clone().0, vec![0; 512]].concat(), "cut short"),
         ("cut in data", good.clone().0[..600].to_vec(), "cut short"),
-        ("cut in a header", good.clone().0[..100].to_vec(), "cut short"),
+        ("cut in a header", good.clone().0[..100].to_vec(), "of no kind that is known"),
         ("pax header alone", tar().pax(&[("path", b"a")]).end(), "cut short"),
         (
             "header behind zeros",
@@ -402,17 +402,26 @@ fn evil_archives_are_refused() {
         ),
         ("cut gzip", cut_gzip, "cut short"),
         ("corrupt gzip", corrupt_gzip, "damaged"),
-        ("gzip of nothing", gzip(b""), "cut short"),
+        ("gzip of nothing", gzip(b""), "it is empty, in gzip"),
+        ("gzip of text", gzip(b"hello\n"), "it is text, in gzip"),
         ("no entries", tar().end(), "no entries"),
-        ("empty", Vec::new(), "cut short"),
-        ("text", vec![b'x'; 4096], "not a tar"),
+        ("empty", Vec::new(), "it is empty"),
+        ("text", vec![b'x'; 4096], "it is text"),
+        (
+            "docker save",
+            tar().file("manifest.json", "[]").file("oci-layout", "{}").end(),
+            "docker save",
+        ),
+        ("OCI layout", tar().dir("blobs").file("oci-layout", "{}").end(), "OCI image layout"),
+        ("docker save, zipped", gzip(&tar().file("manifest.json", "[]").end()), "in gzip"),
         ("zstd", b"\x28\xb5\x2f\xfd rest".to_vec(), "zstd"),
         ("xz", b"\xfd7zXZ\0 rest".to_vec(), "xz"),
     ];
     let lab = Lab::new();
     for (name, bytes, says) in cases {
         match lab.import(&bytes) {
-            Err(ImageError::Invalid(text)) => {
+            Err(error @ (ImageError::Invalid(_) | ImageError::NotRootfs(_))) => {
+                let text = error.to_string();
                 assert!(text.contains(says), "{name}: {text}");
                 assert!(!text.contains(lab.dir.path().to_str().unwrap()), "{name}: {text}");
             }
@@ -878,4 +887,35 @@ mod random {
             drop(lab.import(&damaged));
         }
     }
+}
+
+/// A reader that has its store's cancel called when it is read for the second time.
+struct CancelsAt<'a> {
+    bytes: &'a [u8],
+    cancel: Cancel,
+}
+
+impl Read for CancelsAt<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.bytes.len().min(buffer.len()).min(512);
+        buffer[..n].copy_from_slice(&self.bytes[..n]);
+        self.bytes = &self.bytes[n..];
+        if self.bytes.len() < 512 {
+            self.cancel.cancel();
+        }
+        Ok(n)
+    }
+}
+
+#[test]
+fn an_import_that_is_given_up_leaves_nothing() {
+    let mut lab = Lab::new();
+    let cancel = Cancel::default();
+    lab.store = Store::open(&lab.dir.path().join("data")).unwrap().cancelled_by(cancel.clone());
+    let tar = tar().file("a", &"x".repeat(200_000)).end();
+    let reader = CancelsAt { bytes: &tar, cancel };
+    let given_up = lab.store.import(reader, &"x".parse().unwrap(), ImageConfig::default());
+    assert!(given_up.is_err());
+    lab.assert_clean(0);
+    assert!(lab.store.list().unwrap().is_empty());
 }

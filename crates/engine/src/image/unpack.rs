@@ -446,7 +446,8 @@ fn at_entry(err: ImageError, path: &[u8]) -> ImageError {
             Some(errno) if BY_THE_ARCHIVE.contains(&errno) => io::Error::from(errno).to_string(),
             Some(_) | None => return ImageError::Io(io),
         },
-        ImageError::NotFound(_)
+        ImageError::NotRootfs(_)
+        | ImageError::NotFound(_)
         | ImageError::InUse(_)
         | ImageError::NoSpace
         | ImageError::Build(_) => return err,

@@ -125,10 +125,12 @@ async fn begin(
 
 async fn check(host: &Arc<Host>, request: CreateSession) -> Result<Spec, Error> {
     let host = Arc::clone(host);
+    let is_named = request.image.is_some();
     let checked = tokio::task::spawn_blocking(move || {
         super::check_create(request, &host.config, |name| match host.images.get(name) {
             Ok(image) => Ok(image),
-            Err(ImageError::NotFound(name)) => Err(Error::ImageNotFound(name)),
+            Err(ImageError::NotFound(name)) if is_named => Err(Error::ImageNotFound(name)),
+            Err(ImageError::NotFound(name)) => Err(Error::NoDefaultImage(name)),
             Err(error) => Err(Error::internal("image", error)),
         })
     });

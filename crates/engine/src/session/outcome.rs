@@ -158,7 +158,7 @@ fn exit_reason(end: &End, rise: Counted) -> ExitReason {
 
 /// For a session whose image has none.
 pub(super) fn no_shell() -> Error {
-    let text = "the image has no shell; start programs with POST …/processes";
+    let text = "the image has no shell; programs run in it as processes alone, beside the shell";
     Error::InvalidRequest(text.into())
 }
 

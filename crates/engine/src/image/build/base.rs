@@ -15,8 +15,8 @@ use crate::image::tree::Rules;
 
 /// Packages that an earlier build fetched are not fetched again.
 const GIVE_DEBS: &str = r#"mkdir -p "$1/var/cache/apt/archives" && find "$SANDKASTEN_DEBS" -name '*.deb' -exec cp -t "$1/var/cache/apt/archives" {} +"#;
-const TAKE_DEBS: &str =
-    r#"find "$1/var/cache/apt/archives" -name '*.deb' -exec cp -n -t "$SANDKASTEN_DEBS" {} +"#;
+/// Each comes whole or not at all, whenever this is ended.
+const TAKE_DEBS: &str = r#"find "$1/var/cache/apt/archives" -name '*.deb' -exec sh -c 'for deb; do [ -e "$SANDKASTEN_DEBS/${deb##*/}" ] || { cp "$deb" "$TMPDIR/new.deb" && mv "$TMPDIR/new.deb" "$SANDKASTEN_DEBS/${deb##*/}"; } || exit; done' sh {} +"#;
 const CUSTOMIZE: &str = r#"sh "$SANDKASTEN_CUSTOMIZE" "$1""#;
 
 pub(super) async fn make(cache: &Cache, progress: Progress<'_>) -> Result<Layer, ImageError> {
@@ -25,6 +25,7 @@ pub(super) async fn make(cache: &Cache, progress: Progress<'_>) -> Result<Layer,
     fs::write(work.path.join("customize.sh"), BASE_CUSTOMIZE)?;
     let mut program = mmdebstrap(&work.path, &tree).await?;
     program.env("SANDKASTEN_DEBS", cache.downloads("debs")?);
+    program.env("TMPDIR", work.temporary()?);
     program.run(progress).await?;
     progress("packing the base layer");
     cache.put(&Recipe::Base.key(None), &Beneath::open(&tree)?, &RULES)
@@ -34,7 +35,7 @@ const RULES: Rules = Rules { owner_base: 0, mtime_max: EPOCH, without: &[] };
 
 async fn mmdebstrap(work: &Path, tree: &Path) -> Result<Program, ImageError> {
     let packages: Vec<&str> = names(BASE_PACKAGES).collect();
-    let mut program = Program::contained("mmdebstrap", "mmdebstrap");
+    let mut program = Program::new("mmdebstrap", "mmdebstrap");
     program.args(["--mode=root", "--variant=apt", "--format=directory"]);
     program.args(["--skip=download/empty", "--skip=essential/unlink"]);
     program.arg(format!("--include={}", packages.join(",")));

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::failed;
 use crate::image::tree::{self, Rules};
-use crate::image::{Digest, ImageError};
+use crate::image::{Cancel, Digest, ImageError};
 
 /// A built layer.
 #[derive(Debug, Clone)]
@@ -31,13 +31,14 @@ pub(super) struct Layer {
 #[derive(Debug)]
 pub(super) struct Cache {
     dir: PathBuf,
+    cancel: Cancel,
 }
 
 impl Cache {
     /// Only root reaches it: a layer has set-id programs.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+    pub(super) fn open(dir: &Path, cancel: Cancel) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self { dir: dir.to_owned(), cancel })
     }
 
     /// Waits until no other build uses the folder. The wait has a thread of its own, so that it can
@@ -87,7 +88,9 @@ impl Cache {
         rules: &Rules,
     ) -> Result<Layer, ImageError> {
         let beside = self.dir.join(format!("{key}.new"));
-        let digest = write(&beside, tree, rules).inspect_err(|_| drop(fs::remove_file(&beside)))?;
+        let file = File::create(&beside)?;
+        let digest = write(self.cancel.watch(file), tree, rules)
+            .inspect_err(|_| drop(fs::remove_file(&beside)))?;
         while let Some(old) = self.find(key)? {
             fs::remove_file(old.tar)?;
         }
@@ -98,16 +101,25 @@ impl Cache {
 
     /// An empty folder for a build; the lock is held. What a killed build left in it goes first.
     pub(super) fn work(&self, name: &str) -> io::Result<Work> {
-        let work =
-            Work { cache: Beneath::open(&self.dir)?, name: name.into(), path: self.dir.join(name) };
+        let path = self.dir.join(name);
+        let work = Work { cache: Beneath::open(&self.dir)?, name: Some(name.into()), path };
         work.clear()?;
         fs::DirBuilder::new().mode(0o700).create(&work.path)?;
         Ok(work)
     }
+
+    /// The folder of that name if it is there, else an empty one that goes when it is dropped.
+    pub(super) fn work_or_kept(&self, name: &str) -> io::Result<Work> {
+        let path = self.dir.join(name);
+        if path.is_dir() {
+            return Ok(Work { cache: Beneath::open(&self.dir)?, name: None, path });
+        }
+        self.work(name)
+    }
 }
 
-fn write(to: &Path, tree: &Beneath, rules: &Rules) -> Result<Digest, ImageError> {
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(to)?);
+fn write(to: impl Write, tree: &Beneath, rules: &Rules) -> Result<Digest, ImageError> {
+    let mut file = BufWriter::with_capacity(1 << 20, to);
     let digest = tree::write(tree, rules, &mut file)?;
     file.flush()?;
     Ok(digest)
@@ -117,13 +129,26 @@ fn write(to: &Path, tree: &Beneath, rules: &Rules) -> Result<Digest, ImageError>
 #[derive(Debug)]
 pub(super) struct Work {
     cache: Beneath,
-    name: String,
+    /// `None`: it stays.
+    name: Option<String>,
     pub(super) path: PathBuf,
 }
 
 impl Work {
+    /// A folder in it for the temporary files of programs.
+    pub(super) fn temporary(&self) -> io::Result<PathBuf> {
+        let dir = self.path.join("tmp");
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// Leaves it to somebody else to remove.
+    pub(super) fn keep(mut self) {
+        self.name = None;
+    }
+
     fn clear(&self) -> io::Result<()> {
-        self.cache.remove_tree(self.name.as_ref())
+        self.name.as_ref().map_or(Ok(()), |name| self.cache.remove_tree(name.as_ref()))
     }
 }
 
@@ -131,7 +156,7 @@ impl Drop for Work {
     fn drop(&mut self) {
         if let Err(err) = self.clear() {
             // The next build removes it.
-            tracing::warn!(folder = self.name, error = %err, "work_folder_not_removed");
+            tracing::warn!(folder = self.name.as_deref(), error = %err, "work_folder_not_removed");
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) async fn fetch(
 ) -> Result<Vec<PathBuf>, ImageError> {
     let apt = fetch.work.join("apt");
     let archives = apt.join("archives");
-    for dir in ["lists/partial", "archives/partial"] {
+    for dir in ["lists/partial", "archives/partial", "tmp"] {
         fs::create_dir_all(apt.join(dir))?;
     }
     copy_debs(fetch.kept, &archives)?;
@@ -64,14 +64,18 @@ pub(super) async fn fetch(
     fs::write(apt.join("apt.conf"), configuration(&apt, fetch.status)?)?;
     let run = |args: &[&str]| {
         let mut program = Program::new("apt-get", "apt");
-        program.env("APT_CONFIG", apt.join("apt.conf")).arg("-q").args(args).args(fetch.names);
+        program.env("APT_CONFIG", apt.join("apt.conf")).env("TMPDIR", apt.join("tmp"));
+        program.arg("-q").args(args);
         program
     };
-    let mut update = Program::new("apt-get", "apt");
-    update.env("APT_CONFIG", apt.join("apt.conf")).args(["-q", "update"]);
-    update.run(progress).await?;
-    run(&["-y", "--download-only", "install"]).run(progress).await?;
-    let plan = run(&["-s", "install"]).output().await?;
+    let install = |args: &[&str]| {
+        let mut program = run(args);
+        program.args(fetch.names);
+        program
+    };
+    run(&["update"]).run(progress).await?;
+    install(&["-y", "--download-only", "install"]).run(progress).await?;
+    let plan = install(&["-s", "install"]).output().await?;
     copy_debs(&archives, fetch.kept)?;
     let files = plan.lines().filter_map(file_name);
     files.map(|name| in_archives(&archives, &name)).collect()

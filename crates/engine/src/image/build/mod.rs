@@ -26,7 +26,7 @@ use sandkasten_jail::launcher::Launcher;
 use self::cache::{Cache, Layer};
 pub use self::recipe::Recipe;
 use super::store::LayerSource;
-use super::{Image, ImageError, Store};
+use super::{Cancel, Image, ImageError, Store};
 
 /// Every time in a built layer that is later becomes this one: 2026-01-01 in seconds since 1970.
 const EPOCH: u32 = 1_767_225_600;
@@ -42,6 +42,8 @@ pub struct BuildEnv {
     pub launcher: Launcher,
     /// Make the layers anew, from the kept downloads where there are any.
     pub rebuild: bool,
+    /// Ends the work that does not await anything; the store has to have the same.
+    pub cancel: Cancel,
 }
 
 /// Is told what happens, a line at a time.
@@ -49,7 +51,8 @@ type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// Builds a recipe (and what it stands on) into the store, or takes it from the cache.
 ///
-/// Dropping the future ends what was begun and removes it.
+/// Dropping the future ends what was begun and removes it; it returns when all of that is gone.
+/// What does not await (packing a layer, putting it into the store) ends by [`BuildEnv::cancel`].
 ///
 /// # Errors
 /// [`ImageError::Build`] with the last lines of what failed.
@@ -64,7 +67,7 @@ pub async fn build(
             progress(text);
         }
     };
-    let cache = Cache::open(&env.cache_dir)?;
+    let cache = Cache::open(&env.cache_dir, env.cancel.clone())?;
     let mut layers = Vec::new();
     if !env.rebuild {
         layers = cached(&cache, recipe)?;

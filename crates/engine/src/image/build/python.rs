@@ -47,8 +47,9 @@ pub(super) async fn make(
     let wheels = wheels(cache, progress).await?;
     let work = cache.work("work-fetch")?;
     // The box's data directory stays after a kill: its sessions are found by it and ended.
-    let data = cache.downloads("box")?;
-    let store = Store::open(&data)?;
+    let folder = cache.work_or_kept("box")?;
+    let data = folder.path.clone();
+    let store = Store::open(&data)?.cancelled_by(env.cancel.clone());
     let image = install(&store, Recipe::Base, std::slice::from_ref(base))?;
     let status = data.join("layers").join(base.digest.as_str()).join("var/lib/dpkg/status");
     let packages: Vec<&str> = names(PYTHON_PACKAGES).collect();
@@ -76,7 +77,10 @@ pub(super) async fn make(
         key: Recipe::Python.key(Some(&base.digest)),
         cache_dir: env.cache_dir,
         run_dir: env.run_dir,
+        cancel: env.cancel,
     };
+    // From here on it may hold a session, and only an engine ends those.
+    folder.keep();
     sandbox::run(install, env.launcher, progress).await
 }
 
@@ -92,6 +96,7 @@ async fn wheels(cache: &Cache, progress: Progress<'_>) -> Result<PathBuf, ImageE
     let requirements = work.path.join("requirements.txt");
     fs::write(&requirements, PYTHON_REQUIREMENTS)?;
     let mut pip = pip(&work.path, progress).await?;
+    pip.env("TMPDIR", work.temporary()?);
     pip.args(["download", "--no-deps", "--require-hashes", "--progress-bar", "off"]).args(WHEELS);
     pip.arg("--requirement").arg(&requirements).arg("--dest").arg(work.path.join("wheels"));
     pip.run(progress).await?;

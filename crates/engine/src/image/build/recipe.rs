@@ -34,6 +34,8 @@ pub enum Recipe {
 }
 
 impl Recipe {
+    pub(crate) const ALL: [Self; 2] = [Self::Base, Self::Python];
+
     /// The name of its image.
     #[must_use]
     pub fn name(self) -> &'static str {

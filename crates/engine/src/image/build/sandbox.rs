@@ -15,8 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::cache::{Cache, Layer};
 use super::{EPOCH, Progress, failed};
-use crate::image::ImageError;
 use crate::image::tree::Rules;
+use crate::image::{Cancel, ImageError};
 use crate::{
     Ceilings, Config, Defaults, Durability, Engine, ExecEvent, SeccompProfile, ShellPreference,
     WorkspacePolicy,
@@ -38,6 +38,7 @@ pub(super) struct Install {
     pub(super) key: String,
     pub(super) cache_dir: PathBuf,
     pub(super) run_dir: PathBuf,
+    pub(super) cancel: Cancel,
 }
 
 /// The thread of a box. Dropped, it asks the box to end and waits for it.
@@ -125,7 +126,8 @@ async fn in_session(
     let stat: Stat = rustix::fs::fstat(&upper)?;
     // The box's root owns the top.
     let rules = Rules { owner_base: stat.st_uid, mtime_max: EPOCH, without: &[] };
-    Cache::open(&install.cache_dir)?.put(&install.key, &upper, &rules)
+    let cache = Cache::open(&install.cache_dir, install.cancel.clone())?;
+    cache.put(&install.key, &upper, &rules)
 }
 
 async fn execute(
