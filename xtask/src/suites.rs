@@ -255,13 +255,13 @@ impl Suite {
     }
 
     /// Whether a binary has tests of this suite: a suite `files` is made of the targets `files` and
-    /// every `files_…`; `unit` of all that are not below `tests/e2e/tests`.
+    /// every `files_…`, as others are; `unit` of all that are not below `tests/e2e/tests`.
     fn has(&self, binary: &Binary) -> bool {
         match (&binary.suite, self.kind) {
             (None, kind) => kind == Kind::Unit,
             (Some(_), Kind::Unit | Kind::Fuzz) => false,
             (Some(name), _) => {
-                name == self.name || (self.name == "files" && name.starts_with("files_"))
+                name.strip_prefix(self.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
             }
         }
     }
@@ -270,6 +270,7 @@ impl Suite {
     fn targets(&self) -> &'static str {
         match self.name {
             "files" => "files*",
+            "cli" => "cli*",
             name => name,
         }
     }

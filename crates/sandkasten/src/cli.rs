@@ -16,6 +16,9 @@ use crate::output::{Format, Output};
 /// Settings come from a flag, a `SANDKASTEN_…` variable, the file of --config or
 /// `./sandkasten.yaml`, or their defaults, in this order.
 ///
+/// `run`, `exec`, `ps`, `result` and `bench` ask the daemon of --url or SANDKASTEN_URL, with the key
+/// in SANDKASTEN_API_KEY, as any user; else the one of the data directory, as root.
+///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by the signal n (130 Ctrl-C, 143
 /// SIGTERM). `run`, `exec` and `result` pass on the command's own code, and have 125 where
 /// Sandkasten itself failed.
@@ -39,6 +42,10 @@ struct Global {
     /// Data directory, before that of any file or variable
     #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     data_dir: Option<PathBuf>,
+    /// Daemon to ask, as in http://127.0.0.1:8080, in place of the data directory's; its key is in
+    /// SANDKASTEN_API_KEY
+    #[arg(long, global = true, value_name = "URL", help_heading = GLOBAL)]
+    url: Option<String>,
     /// Print JSON, for programs
     #[arg(long, global = true, help_heading = GLOBAL)]
     json: bool,
@@ -88,6 +95,7 @@ pub(crate) fn run() -> ExitCode {
     let mut sources = Sources::of_process();
     sources.config = cli.global.config;
     sources.data_dir = cli.global.data_dir;
+    sources.url = cli.global.url;
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut context = Context { sources, output: Output::new(format), words };
     let done = misplaced(&matches).map_or(Ok(()), Err).and_then(|()| cli.command.run(&mut context));

@@ -1,12 +1,14 @@
 //! A small HTTP/1.1 client for one daemon: one connection, kept alive, one call at a time.
 //!
-//! Nothing is repeated: a call that was sent and not answered may have happened.
+//! Nothing is repeated: a call that was sent and not answered may have happened. Which daemon it is
+//! that is called, [`crate::reach`] knows.
 
 mod events;
 mod feed;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -17,7 +19,8 @@ pub(crate) use feed::Feeder;
 
 use crate::cli::Context;
 use crate::failure::{Failure, Result, Tried};
-use crate::{instance, output};
+use crate::output;
+use crate::reach::Endpoint;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Three times as long as a daemon is ever silent in a stream.
@@ -30,8 +33,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// A connection to a daemon.
 #[derive(Debug)]
 pub(crate) struct Client {
-    address: SocketAddr,
-    key: String,
+    endpoint: Arc<Endpoint>,
     connection: BufReader<TcpStream>,
 }
 
@@ -40,6 +42,7 @@ pub(crate) struct Client {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
+    endpoint: Arc<Endpoint>,
 }
 
 /// The end of a body.
@@ -51,43 +54,39 @@ enum Length {
 }
 
 impl Client {
-    /// Connects to the daemon of the configured data directory.
+    /// Connects to the daemon that the user means.
     ///
     /// # Errors
-    /// Where none runs there.
+    /// Where none is found or none answers.
     pub(crate) fn of_daemon(context: &Context) -> Result<Self> {
-        let settings = context.load()?.settings;
-        let running = instance::find(&settings.data_dir)?;
-        let address = running.and_then(|running| running.address);
-        let Some(address) = address else {
-            let message = format!("no daemon runs on {}", settings.data_dir.display());
-            return Err(Failure::new(message)
-                .hint("`sandkasten daemon -d` starts one; --data-dir or --config name another"));
-        };
-        Self::connect(address, settings.api_key)
+        Self::connect(Arc::new(Endpoint::find(context)?))
     }
 
-    pub(crate) fn connect(address: SocketAddr, key: String) -> Result<Self> {
-        let tried = || format!("daemon at {address}");
-        let connection = TcpStream::connect_timeout(&address, CONNECT).tried(tried)?;
-        connection.set_nodelay(true).tried(tried)?;
-        Ok(Self { address, key, connection: BufReader::new(connection) })
+    pub(crate) fn connect(endpoint: Arc<Endpoint>) -> Result<Self> {
+        let connection = dial(&endpoint).map_err(|why| endpoint.unreachable(&why))?;
+        connection.set_nodelay(true).tried(|| format!("daemon at {}", endpoint.url))?;
+        Ok(Self { endpoint, connection: BufReader::new(connection) })
+    }
+
+    /// What is tried, for messages.
+    fn name(&self) -> String {
+        format!("daemon at {}", self.endpoint.url)
     }
 
     /// A second handle of the connection, to cut it from another thread.
     pub(crate) fn handle(&self) -> Result<TcpStream> {
-        self.connection.get_ref().try_clone().tried(|| format!("daemon at {}", self.address))
+        self.connection.get_ref().try_clone().tried(|| self.name())
     }
 
     /// How long an answer may take.
     pub(crate) fn set_patience(&self, patience: Duration) -> Result<()> {
         let set = self.connection.get_ref().set_read_timeout(Some(patience));
-        set.tried(|| format!("daemon at {}", self.address))
+        set.tried(|| self.name())
     }
 
     /// A new connection to the same daemon.
     pub(crate) fn again(&self) -> Result<Self> {
-        Self::connect(self.address, self.key.clone())
+        Self::connect(Arc::clone(&self.endpoint))
     }
 
     /// The decoded answer of a call that succeeded.
@@ -114,7 +113,11 @@ impl Client {
     ) -> Result<Answer> {
         let (status, length) = self.begin(method, path, body)?;
         let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
-        Ok(Answer { status, body })
+        Ok(self.answer(status, body))
+    }
+
+    fn answer(&self, status: u16, body: Vec<u8>) -> Answer {
+        Answer { status, body, endpoint: Arc::clone(&self.endpoint) }
     }
 
     /// The events of a call that answers with them.
@@ -134,25 +137,25 @@ impl Client {
     }
 
     fn events_of(mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Events> {
-        let tried = || format!("daemon at {}", self.address);
+        let tried = || self.name();
         self.connection.get_ref().set_read_timeout(Some(SILENCE)).tried(tried)?;
         let (status, length) = self.begin(method, path, body)?;
         if status == 200 && length == Length::Chunked {
             return Ok(Events::new(self.connection));
         }
         let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
-        Answer { status, body }.succeeded()?;
+        self.answer(status, body).succeeded()?;
         Err(Failure::new(format!("{method} {path}: the answer is no stream")))
     }
 
     /// Sends a request and reads the head of its answer.
     fn begin(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Length)> {
-        let address = self.address;
-        let tried = || format!("daemon at {address}");
+        let name = self.name();
+        let tried = || name;
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = self.request(method, path, "application/json", body.len() as u64) + &body;
-        self.connection.get_mut().write_all(request.as_bytes()).tried(tried)?;
-        self.head().tried(tried)
+        let sent = self.connection.get_mut().write_all(request.as_bytes());
+        sent.and_then(|()| self.head()).tried(tried)
     }
 
     /// The head of a request.
@@ -172,9 +175,11 @@ impl Client {
     }
 
     fn request_line(&self, method: &str, path: &str) -> String {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
-        if !self.key.is_empty() {
-            request.push_str(&format!("Authorization: Bearer {}\r\n", self.key));
+        let Endpoint { url, key, .. } = &*self.endpoint;
+        let (path, host) = (url.path(path), url.authority());
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
+        if !key.is_empty() {
+            request.push_str(&format!("Authorization: Bearer {key}\r\n"));
         }
         request
     }
@@ -204,7 +209,7 @@ impl Client {
         }
         let (status, length) = self.head().tried(tried)?;
         let body = self.body(length).tried(tried)?;
-        Answer { status, body }.succeeded().map(drop)
+        self.answer(status, body).succeeded().map(drop)
     }
 
     /// Gets bytes as they are, piece by piece, however many.
@@ -216,7 +221,7 @@ impl Client {
         let (status, length) = self.begin("GET", path, None)?;
         if status != 200 {
             let body = self.body(length).tried(tried)?;
-            return Answer { status, body }.succeeded().map(drop);
+            return self.answer(status, body).succeeded().map(drop);
         }
         match length {
             Length::Nothing => Ok(()),
@@ -276,19 +281,33 @@ impl Answer {
             return Ok(self);
         }
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        let message = match body.get("message").and_then(Value::as_str) {
-            Some(message) => message.to_owned(),
-            None => format!("the daemon answered with status {}", self.status),
+        let Some(message) = body.get("message").and_then(Value::as_str) else {
+            return Err(self.endpoint.no_daemon(self.status));
         };
-        let failure = Failure::new(output::escaped(&message));
+        let failure = Failure::new(output::escaped(message));
         Err(match self.status {
-            401 => failure.hint("set `api_key` or SANDKASTEN_API_KEY to the daemon's key"),
+            401 => self.endpoint.refused_key(),
+            404 if body.get("error_code").is_some_and(|code| code == "ROUTE_NOT_FOUND") => {
+                self.endpoint.no_daemon(404)
+            }
             404 if body.get("error_code").is_some_and(|code| code == "IMAGE_NOT_FOUND") => {
                 failure.hint("`sandkasten image list` shows the images there are")
             }
             _ => failure,
         })
     }
+}
+
+/// Tries the addresses of the daemon's host one after the other; the last one's error counts.
+fn dial(endpoint: &Endpoint) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("its host has no address");
+    for address in endpoint.url.addresses()? {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(connection) => return Ok(connection),
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
 }
 
 /// Hands on so many bytes as they come.
@@ -361,7 +380,9 @@ mod test {
     /// A daemon that says `answer` to whatever comes, once, and gives back what came.
     fn daemon(answer: &str) -> (Client, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = Client::connect(listener.local_addr().unwrap(), "sk-1".into()).unwrap();
+        let client =
+            Client::connect(Arc::new(Endpoint::of_test(listener.local_addr().unwrap(), "sk-1")))
+                .unwrap();
         let (mut connection, _) = listener.accept().unwrap();
         let answer = answer.to_owned();
         let asked = std::thread::spawn(move || {

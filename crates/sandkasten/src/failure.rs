@@ -19,8 +19,6 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const WRONG_USAGE: u8 = 2;
 /// Exit code of `run` and `exec` where Sandkasten failed, not the command.
 pub(crate) const NOT_RUN: u8 = 125;
-/// Exit code after Ctrl-C: 128 + SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A failure to be shown. The message starts in lower case and has no final dot.
 #[derive(Debug, Clone, PartialEq, Eq)]

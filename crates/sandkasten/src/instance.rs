@@ -3,11 +3,15 @@
 //! `pid` is locked with flock(2) by a running daemon and holds its pid; `addr` has its address.
 //! Neither says anything by itself: a pid counts only while `/proc/locks` names it as the holder of
 //! that file's lock, and an address only while there is such a holder.
+//!
+//! `key` is a key for root: a daemon that asks for an API key makes one of its own at its start, takes
+//! it beside the API key, and removes it at its end. So a client of root's needs no API key, and the
+//! API key itself is never on disk.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -55,17 +59,31 @@ impl Claim {
         }
         // What a daemon that was killed left behind must not be taken for ours.
         remove(&data_dir.join("addr"))?;
+        remove(&data_dir.join("key"))?;
         pid.set_len(0).tried(tried)?;
         pid.rewind().tried(tried)?;
         writeln!(pid, "{}", std::process::id()).tried(tried)?;
         Ok(Self { data_dir: data_dir.to_owned(), pid })
     }
 
+    /// Tells root the key that this daemon takes from it.
+    pub(crate) fn hand_key(&self, key: &str) -> Result<()> {
+        self.put("key", key)
+    }
+
     /// Tells where this daemon listens.
     pub(crate) fn announce(&self, address: SocketAddr) -> Result<()> {
-        let (path, beside) = (self.data_dir.join("addr"), self.data_dir.join("addr.new"));
+        self.put("addr", &address.to_string())
+    }
+
+    /// Writes a line to a file that is there whole or not at all.
+    fn put(&self, name: &str, line: &str) -> Result<()> {
+        let (path, beside) = (self.data_dir.join(name), self.data_dir.join(format!("{name}.new")));
         let tried = || path.display().to_string();
-        fs::write(&beside, format!("{}\n", reachable(address))).tried(tried)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&beside).tried(tried)?;
+        file.write_all(format!("{line}\n").as_bytes()).tried(tried)?;
         fs::rename(&beside, &path).tried(tried)
     }
 }
@@ -74,6 +92,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // Stale files are harmless (see the module's head); that they go is for the eye.
         remove(&self.data_dir.join("addr")).ok();
+        remove(&self.data_dir.join("key")).ok();
         self.pid.set_len(0).ok();
     }
 }
@@ -84,7 +103,7 @@ fn taken(data_dir: &Path) -> Failure {
         Ok(None) | Err(_) => "another daemon".to_owned(),
     };
     Failure::new(format!("{who} has the data directory {}", data_dir.display()))
-        .hint("`sandkasten stop` ends it; a second daemon needs a `data_dir` of its own")
+        .hint("`sandkasten daemon stop` ends it; a second daemon needs a `data_dir` of its own")
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -96,12 +115,28 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The address that a client on this host uses.
-pub(crate) fn reachable(bound: SocketAddr) -> SocketAddr {
-    if bound.ip().is_unspecified() {
-        return SocketAddr::from(([127, 0, 0, 1], bound.port()));
+/// The address by which a client on this host reaches a listener: one of loopback where it has them
+/// all. A listener on `[::]` takes IPv4 too, unless the host has set `net.ipv6.bindv6only`.
+pub(crate) fn reachable(listener: &impl AsFd) -> std::io::Result<SocketAddr> {
+    let bound = rustix::net::getsockname(listener)?;
+    let bound = SocketAddr::try_from(bound).map_err(std::io::Error::from)?;
+    if !bound.ip().is_unspecified() {
+        return Ok(bound);
     }
-    bound
+    let takes_v4 = bound.is_ipv4() || !rustix::net::sockopt::ipv6_v6only(listener)?;
+    let loopback: IpAddr =
+        if takes_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    Ok(SocketAddr::new(loopback, bound.port()))
+}
+
+/// The key that the running daemon of `data_dir` takes from root; `None` where it has none.
+pub(crate) fn key(data_dir: &Path) -> Result<Option<String>> {
+    let path = data_dir.join("key");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|key| !key.is_empty())),
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(Failure::because(path.display(), &why)),
+    }
 }
 
 /// A running daemon. The pidfd is that of the process that holds the lock.
@@ -163,14 +198,28 @@ mod test {
         let running = find(dir.path()).unwrap().unwrap();
         assert_eq!(running.pid, rustix::process::getpid());
         assert_eq!(running.address, None);
-        claim.announce("0.0.0.0:81".parse().unwrap()).unwrap();
+        claim.announce("127.0.0.1:81".parse().unwrap()).unwrap();
         let running = find(dir.path()).unwrap().unwrap();
         assert_eq!(running.address, Some("127.0.0.1:81".parse().unwrap()));
+        assert_eq!(key(dir.path()).unwrap(), None);
+        claim.hand_key("k").unwrap();
+        assert_eq!(key(dir.path()).unwrap().as_deref(), Some("k"));
+        assert_eq!(fs::metadata(dir.path().join("key")).unwrap().mode() & 0o777, 0o600);
         let refusal = Claim::take(dir.path()).unwrap_err().message;
         assert!(refusal.contains(&format!("pid {}", std::process::id())), "{refusal}");
         drop(claim);
         assert!(find(dir.path()).unwrap().is_none());
-        assert!(!dir.path().join("addr").exists());
+        assert!(!dir.path().join("addr").exists() && !dir.path().join("key").exists());
+    }
+
+    #[test]
+    fn what_is_announced_can_be_connected_to() {
+        for listen in ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            let address = reachable(&listener).unwrap();
+            assert!(address.ip().is_loopback(), "{listen}: {address}");
+            std::net::TcpStream::connect(address).unwrap();
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod instance;
 mod interrupt;
 mod log;
 mod output;
+mod reach;
 mod terminal;
 mod units;
 

@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "",
     "daemon",
+    "daemon stop",
     "stop",
     "ps",
     "run",

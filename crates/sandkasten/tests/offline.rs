@@ -55,7 +55,8 @@ fn clients_say_that_no_daemon_runs() {
         let output = place.run(words);
         assert_eq!(output.status.code(), Some(code), "{words:?}");
         assert!(err(&output).contains("error: no daemon runs on "), "{}", err(&output));
-        assert!(err(&output).contains("hint: `sandkasten daemon -d`"), "{}", err(&output));
+        // Which hint it is depends on what else runs on this host.
+        assert!(err(&output).contains("\nhint: "), "{}", err(&output));
     }
     assert!(!place.path().join("data").exists());
 }

@@ -19,27 +19,39 @@ use crate::error::ApiError;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// An API key, as its SHA-256: the key itself is not kept.
+/// An API key, as its SHA-256: the key itself is not kept. It may have a second one that is as good.
 #[derive(Clone)]
-pub struct ApiKey([u8; 32]);
+pub struct ApiKey {
+    hash: [u8; 32],
+    second: Option<[u8; 32]>,
+}
 
 impl ApiKey {
     /// `None` for an empty text.
     #[must_use]
     pub fn new(key: &str) -> Option<Self> {
-        (!key.is_empty()).then(|| Self(Sha256::digest(key.as_bytes()).into()))
+        (!key.is_empty())
+            .then(|| Self { hash: Sha256::digest(key.as_bytes()).into(), second: None })
     }
 
-    /// Takes the same time whatever `presented` has in common with the key: the hashes are compared,
+    /// The same, or `second`: who has either is the same caller.
+    #[must_use]
+    pub fn or(self, second: &str) -> Self {
+        let second = (!second.is_empty()).then(|| Sha256::digest(second.as_bytes()).into());
+        Self { second, ..self }
+    }
+
+    /// Takes the same time whatever `presented` has in common with a key: the hashes are compared,
     /// all of their bytes.
     fn matches(&self, presented: &[u8]) -> bool {
         let presented: [u8; 32] = Sha256::digest(presented).into();
-        self.0.ct_eq(&presented).into()
+        let second = self.second.as_ref().unwrap_or(&self.hash);
+        (self.hash.ct_eq(&presented) | second.ct_eq(&presented)).into()
     }
 
     /// Tells keys apart in the database; says nothing of the key.
     fn fingerprint(&self) -> String {
-        self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        self.hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -202,6 +214,21 @@ mod test {
         ] {
             assert_eq!(code(&guard, &request(path, &[])), Err(ErrorCode::Unauthorized), "{path}");
         }
+    }
+
+    #[test]
+    fn a_second_key_is_the_same_caller() {
+        let key = ApiKey::new("first").map(|key| key.or("second"));
+        let guard = Guard::new(key);
+        let caller = |key: &str| {
+            let request = request("/", &[("authorization", &format!("Bearer {key}"))]);
+            guard.check(&request, &Cors::new(&[])).map(|caller| caller.0).ok()
+        };
+        assert_eq!(caller("first"), caller("second"));
+        assert!(caller("first").is_some());
+        assert_eq!((caller("third"), caller("")), (None, None));
+        let alone = Guard::new(ApiKey::new("first").map(|key| key.or("")));
+        assert!(code(&alone, &request("/", &[("authorization", "Bearer ")])).is_err());
     }
 
     #[test]

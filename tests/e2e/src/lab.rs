@@ -749,7 +749,11 @@ pub fn cached(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
 }
 
 /// Where what is expensive is kept between runs, outside the checkout.
-pub(crate) fn cache_dir() -> PathBuf {
+///
+/// # Panics
+/// Where neither a variable nor HOME says where.
+#[must_use]
+pub fn cache_dir() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     variable("SANDKASTEN_CACHE_DIR")
         .or_else(|| variable("XDG_CACHE_HOME").map(|dir| dir.join("sandkasten")))

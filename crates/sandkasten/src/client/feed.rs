@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::io::Errno;
 
-use super::{Answer, Client};
+use super::Client;
 use crate::failure::{Result, Tried};
 use crate::{output, terminal};
 
@@ -102,7 +102,7 @@ fn feed(mut client: Client, path: &str, stopped: &OwnedFd) -> Result<()> {
     // A connection that is cut: whoever waits for the command says why.
     let Ok((status, length)) = client.head() else { return Ok(()) };
     let Ok(body) = client.body(length) else { return Ok(()) };
-    let answer = Answer { status, body };
+    let answer = client.answer(status, body);
     match answer.status {
         // The command, its session or both have ended.
         404 | 409 | 410 => Ok(()),

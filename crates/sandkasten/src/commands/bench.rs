@@ -16,8 +16,8 @@ use super::daemon::Private;
 use crate::cli::Context;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
-use crate::instance;
 use crate::output::table;
+use crate::{instance, reach};
 
 /// Measure the daemon: n, median, p95 and p99 of each tier, in milliseconds.
 ///
@@ -56,6 +56,15 @@ const WARM_UP: u32 = 3;
 const EXECS_PER_SESSION: u32 = 4;
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
+    if reach::named_url(context)?.is_some() {
+        if args.files || args.flat.is_some() {
+            let message =
+                "--files and --flat look at the daemon's memory, which takes root on its host";
+            return Err(Failure::new(message).hint("leave --url and SANDKASTEN_URL out"));
+        }
+        return measure(args, context);
+    }
+    reach::need_root("bench", context)?;
     if instance::find(&context.load()?.settings.data_dir)?.is_some() {
         return measure(args, context);
     }
@@ -77,10 +86,10 @@ fn measure(args: &Args, context: &Context) -> Result<u8> {
         bench.round()?;
     }
     bench.commands(args.runs * EXECS_PER_SESSION)?;
-    let data_dir = context.load()?.settings.data_dir;
     let mut pid = None;
-    if let Some(running) = instance::find(&data_dir)? {
-        pid = Some(running.pid.as_raw_nonzero().get());
+    if reach::named_url(context)?.is_none() {
+        let running = instance::find(&context.load()?.settings.data_dir)?;
+        pid = running.map(|running| running.pid.as_raw_nonzero().get());
     }
     let growth = match (args.flat, pid) {
         (Some(execs), Some(daemon)) => Some(bench.flat(execs, daemon)?),

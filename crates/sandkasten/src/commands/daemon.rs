@@ -11,16 +11,17 @@ mod stage_one;
 
 use std::time::Duration;
 
+use super::stop;
 use crate::cli::Context;
 use crate::config::Insecure;
-use crate::failure::Result;
-use crate::instance;
+use crate::failure::{Failure, Result, WRONG_USAGE};
 use crate::log::Colours;
+use crate::{instance, reach};
 
 /// How long a daemon of our own may take to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Run the daemon that makes sessions and serves the HTTP API.
+/// Run the daemon that makes sessions and serves the HTTP API; `daemon stop` stops it.
 ///
 /// It logs to stderr: text on a terminal, else JSON, one line an event. SIGTERM and SIGINT stop it:
 /// running requests get a second, sessions and their commands live on and the next daemon finds
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// the address.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Go to the background once it serves, and log to `daemon.log` in the data directory
     #[arg(short, long)]
     detach: bool,
@@ -48,16 +51,44 @@ pub(crate) struct Args {
     settings_on_stdin: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Stop(stop::Args),
+}
+
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<u8> {
     if args.settings_on_stdin {
         return serve::run(args, colours(context));
     }
+    if let Some(Command::Stop(stop)) = &args.command {
+        args.refuse_own_flags()?;
+        return stop::run(stop, context);
+    }
+    reach::refuse_url("daemon", context)?;
     context.sources.listen.clone_from(&args.listen);
     context.sources.log_level.clone_from(&args.log_level);
     if args.insecure {
         context.sources.insecure = Insecure::Allowed;
     }
     stage_one::run(args, context)
+}
+
+impl Args {
+    /// Clap has a setting for this, which would refuse the options of all commands too.
+    fn refuse_own_flags(&self) -> Result<()> {
+        let is_plain = !self.detach
+            && !self.insecure
+            && self.listen.is_none()
+            && self.log_level.is_none()
+            && self.allow_degraded.is_empty();
+        if is_plain {
+            return Ok(());
+        }
+        let message = "`sandkasten daemon stop` takes no option that starts a daemon";
+        Err(Failure::new(message)
+            .hint("`sandkasten daemon stop --help` shows its own")
+            .exit_code(WRONG_USAGE))
+    }
 }
 
 /// As <https://no-color.org> has it.

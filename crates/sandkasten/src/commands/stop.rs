@@ -1,4 +1,4 @@
-//! `sandkasten stop`. Invariant: only the process that holds the data directory's lock is signalled, by
+//! `sandkasten daemon stop`, and `sandkasten stop`, which is the same. Invariant: only the process that holds the data directory's lock is signalled, by
 //! a pidfd.
 
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use crate::cli::Context;
 use crate::client::Client;
 use crate::failure::{Failure, Result, Tried};
 use crate::instance::{self, Running};
+use crate::reach;
 
 /// Stop the daemon of the data directory and wait until it is gone.
 ///
-/// Its sessions live on, and the next daemon finds them, unless --delete-sessions is given. No
+/// `sandkasten daemon stop` and `sandkasten stop` are one command. Its sessions live on, and the next daemon finds them, unless --delete-sessions is given. No
 /// daemon is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -29,14 +30,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
-    let data_dir = context.load()?.settings.data_dir;
+    reach::refuse_url("daemon stop", context)?;
+    reach::need_root("daemon stop", context)?;
+    let loaded = context.load()?;
     if args.delete_sessions {
         return stop_and_delete(args, context);
     }
-    let Some(running) = instance::find(&data_dir)? else {
-        context.output.result(&json!({"stopped": false, "pid": null}), || {
-            format!("no daemon runs on {}", data_dir.display())
-        });
+    let Some(running) = instance::find(&loaded.settings.data_dir)? else {
+        let value = json!({"stopped": false, "pid": null});
+        context.output.result(&value, || reach::none_runs(&loaded));
         return Ok(0);
     };
     let pid = running.pid.as_raw_nonzero();

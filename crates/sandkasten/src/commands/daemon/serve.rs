@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
 use sandkasten_engine::Engine;
+use sandkasten_engine::image::{ImageError, Store, way_to_make};
 use sandkasten_jail::disk;
 use sandkasten_jail::doctor::{Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
-use sandkasten_server::Rest;
+use sandkasten_server::{ApiKey, Rest};
+use sandkasten_types::ids::random_hex;
 use sandkasten_types::limits;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,6 +27,7 @@ use crate::config::{Settings, absolute, addresses, engine_config, is_loopback, s
 use crate::failure::{Failure, Result, Tried};
 use crate::instance::{self, Claim};
 use crate::log::{self, Colours, Keep, Log, LogFile};
+use crate::output;
 
 /// A configuration in JSON is a page; this is far above.
 const SETTINGS_BYTES_MAX: u64 = 4 << 20;
@@ -61,11 +64,7 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
 }
 
 fn no_launcher(why: sandkasten_jail::launcher::LaunchError) -> Failure {
-    let failure = Failure::because("launcher", &why);
-    if rustix::process::geteuid().is_root() {
-        return failure.hint("`sandkasten doctor` shows what this host lacks");
-    }
-    failure.hint("the daemon needs root")
+    Failure::because("launcher", &why).hint("`sandkasten doctor` shows what this host lacks")
 }
 
 /// Each session costs the daemon a few descriptors; the soft limit is often 1024. Where the hard
@@ -135,22 +134,20 @@ async fn serve(
 ) -> Result<()> {
     let signals = Signals::new().tried(|| "signals".to_owned())?;
     let listener = bind(&settings.listen).await?;
-    let address = listener.local_addr().tried(|| settings.listen.clone())?;
+    let address = instance::reachable(&listener).tried(|| settings.listen.clone())?;
     let engine = Engine::start(engine_config(settings), launcher);
     let engine = engine.await.tried(|| "start".to_owned())?;
     let shutdown = CancellationToken::new();
-    let http = sandkasten_server::serve(
-        listener,
-        engine.clone(),
-        server_config(settings),
-        shutdown.clone(),
-    );
+    let config =
+        sandkasten_server::Config { api_key: keys(settings, claim)?, ..server_config(settings) };
+    let http = sandkasten_server::serve(listener, engine.clone(), config, shutdown.clone());
     let server = tokio::spawn(http);
     claim.announce(address)?;
     tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
     warn_of_open_door(settings);
+    warn_of_missing_image(settings, log);
     if let Some(log) = log {
-        detached(instance::reachable(address), log)?;
+        detached(address, log)?;
     }
     let served = until_stopped(signals, server, &shutdown).await;
     let began = Instant::now();
@@ -165,6 +162,15 @@ async fn serve(
     Ok(())
 }
 
+/// The API key, and beside it one of this run for root, which finds it in the data directory.
+fn keys(settings: &Settings, claim: &Claim) -> Result<Option<ApiKey>> {
+    let Some(api_key) = ApiKey::new(&settings.api_key) else { return Ok(None) };
+    let half = || random_hex().tried(|| "random key".to_owned());
+    let for_root = format!("{}{}", half()?, half()?);
+    claim.hand_key(&for_root)?;
+    Ok(Some(api_key.or(&for_root)))
+}
+
 fn warn_of_open_door(settings: &Settings) {
     if settings.api_key.is_empty() {
         tracing::warn!("no API key: every user of this host can run code through this daemon");
@@ -173,6 +179,22 @@ fn warn_of_open_door(settings: &Settings) {
             listen = settings.listen,
             "listening beyond this host without TLS: put a reverse proxy in front"
         );
+    }
+}
+
+/// A create that names no image would fail: said at the start, and on the terminal too where the log
+/// goes to a file.
+fn warn_of_missing_image(settings: &Settings, log: Option<&LogFile>) {
+    let image = settings.default_image.as_str();
+    let Ok(name) = image.parse() else { return };
+    let found = Store::open(&absolute(&settings.data_dir)).map(|store| store.get(&name));
+    let Ok(Err(ImageError::NotFound(_))) = found else { return };
+    let way = way_to_make(image);
+    tracing::warn!(image, "the default image does not exist; `{way}` makes it");
+    if log.is_some() {
+        output::progress(&format!(
+            "warning: the default image `{image}` does not exist, so creates must name another; `{way}` makes it"
+        ));
     }
 }
 

@@ -13,15 +13,17 @@ use super::Args;
 use crate::cli::Context;
 use crate::config::{Loaded, Settings};
 use crate::failure::{FAILED, Failure, Result, Tried};
+use crate::reach;
 
 /// What programs are found by, should the daemon ever run one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8> {
-    let Loaded { settings, warnings } = context.load()?;
+    let Loaded { settings, warnings, .. } = context.load()?;
     for warning in &warnings {
         context.output.warning(warning);
     }
+    reach::need_root("daemon", context)?;
     if settings.api_key.is_empty() {
         context.output.warning(
             "`api_key` is empty: EVERY USER OF THIS HOST CAN RUN CODE THROUGH THIS DAEMON; \
