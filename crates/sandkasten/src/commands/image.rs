@@ -1,22 +1,28 @@
 //! `sandkasten image`: the image store of the data directory, without the daemon.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::PathBuf;
+mod ending;
 
-use sandkasten_engine::image::{BuildEnv, Digest, Image, ImageConfig, ImageError, Recipe, Store};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use sandkasten_engine::image::{
+    BuildEnv, Digest, Image, ImageConfig, ImageError, Kind, Recipe, Store,
+};
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_types::ImageName;
 use sandkasten_types::session::Session;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
+use self::ending::Ending;
 use crate::cli::Context;
 use crate::client::Client;
 use crate::config::{RUN_DIR, Sources, absolute};
-use crate::failure::{Failure, INTERRUPTED, Result, Tried};
+use crate::failure::{Failure, Result, Tried};
 use crate::instance;
 use crate::output::{size, table};
+use crate::reach;
 
 /// Build, import, list and remove images.
 ///
@@ -37,7 +43,7 @@ enum Command {
 
 /// Build an image from its recipe, or take it from the cache folder.
 ///
-/// The cache folder is SANDKASTEN_CACHE_DIR, else `sandkasten` below XDG_CACHE_HOME or ~/.cache.
+/// Ctrl-C gives it up at any time, and leaves nothing but downloads in the cache folder. The cache folder is SANDKASTEN_CACHE_DIR, else `sandkasten` below XDG_CACHE_HOME or ~/.cache.
 #[derive(Debug, clap::Args)]
 struct Build {
     /// Which recipe
@@ -56,6 +62,8 @@ enum Name {
 }
 
 /// Import a root file system (tar or tar.gz) as an image.
+///
+/// `docker export` and `mmdebstrap` write such files. What the file is its content says, not its name.
 #[derive(Debug, clap::Args)]
 struct Import {
     /// The archive; - is standard input
@@ -86,6 +94,8 @@ struct Rm {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
+    reach::refuse_url("image", context)?;
+    reach::need_root("image", context)?;
     match &args.command {
         Command::Build(args) => build(args, context),
         Command::Import(args) => import(args, context),
@@ -95,49 +105,44 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
 }
 
 fn build(args: &Build, context: &Context) -> Result<u8> {
+    let ending = Ending::watch()?;
     let launcher = Launcher::spawn().tried(|| "launcher".to_owned())?;
-    let store = open(context)?;
+    let store = open(context)?.cancelled_by(ending.cancel());
     let env = BuildEnv {
         cache_dir: cache_dir(&context.sources)?,
         run_dir: RUN_DIR.into(),
         launcher,
         rebuild: args.rebuild,
+        cancel: ending.cancel(),
     };
     let recipe = match args.recipe {
         Name::Base => Recipe::Base,
         Name::Python => Recipe::Python,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.tried(|| "runtime".to_owned())?;
     let notes = |text: &str| crate::output::progress(text);
-    let built = runtime.block_on(async {
+    let built = ending.runtime().block_on(async {
         tokio::select! {
-            built = sandkasten_engine::image::build(&store, recipe, env, notes) => {
-                built.map_err(failure)
-            }
+            built = sandkasten_engine::image::build(&store, recipe, env, notes) => Some(built),
             // Dropping the build ends and removes what it has begun.
-            () = interrupted() => Err(Failure::new("interrupted").exit_code(INTERRUPTED)),
+            () = ending.asked() => None,
         }
     });
-    let image = built?;
-    show(&image, context);
+    show(&ending.judge(built)?, context);
     Ok(0)
 }
 
-/// Waits for the first signal that asks to end.
-async fn interrupted() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
-}
-
 fn import(args: &Import, context: &Context) -> Result<u8> {
-    let archive: Box<dyn Read> = if args.file.as_os_str() == "-" {
-        Box::new(io::stdin().lock())
+    let ending = Ending::watch()?;
+    let archive = if args.file.as_os_str() == "-" {
+        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        File::from(stdin.tried(|| "standard input".to_owned())?)
     } else {
-        Box::new(File::open(&args.file).tried(|| args.file.display().to_string())?)
+        let tried = || args.file.display().to_string();
+        let file = File::open(&args.file).tried(tried)?;
+        if file.metadata().tried(tried)?.is_dir() {
+            return Err(directory(&args.file));
+        }
+        file
     };
     let config = ImageConfig {
         env: args.env.clone(),
@@ -145,9 +150,22 @@ fn import(args: &Import, context: &Context) -> Result<u8> {
         user: args.user.clone(),
         ..ImageConfig::default()
     };
-    let image = open(context)?.import(archive, &args.name, config).map_err(failure)?;
-    show(&image, context);
+    let store = open(context)?.cancelled_by(ending.cancel());
+    let imported = store.import(ending.reader(archive), &args.name, config);
+    show(&ending.judge(Some(imported))?, context);
     Ok(0)
+}
+
+fn directory(path: &Path) -> Failure {
+    let failure = Failure::new(format!("{}: is a directory", path.display()));
+    if path.join("oci-layout").exists() {
+        let message = format!("{}: is a directory with an OCI image layout", path.display());
+        return Failure { message, ..failure }.hint(Kind::OciLayout.way_out());
+    }
+    failure.hint(format!(
+        "pack it, if it is a root file system: `tar -C {0} -c . | sandkasten image import - --name NAME`",
+        path.display()
+    ))
 }
 
 fn list(context: &Context) -> Result<u8> {
@@ -203,7 +221,9 @@ fn value(image: &Image) -> Value {
 /// Where downloads and built layers are kept.
 fn cache_dir(sources: &Sources) -> Result<PathBuf> {
     if let Some(dir) = sources.variable("SANDKASTEN_CACHE_DIR") {
-        return Ok(absolute(dir.as_ref()));
+        let dir = sources.path(dir.as_ref());
+        let dir = dir.map_err(|why| Failure::new(format!("SANDKASTEN_CACHE_DIR: {why}")))?;
+        return Ok(absolute(&dir));
     }
     let base = match (sources.variable("XDG_CACHE_HOME"), sources.variable("HOME")) {
         (Some(cache), _) => PathBuf::from(cache),
@@ -235,6 +255,7 @@ fn failure(why: ImageError) -> Failure {
         ImageError::InUse(_) => {
             failure.hint("delete its sessions first; `sandkasten ps` shows them")
         }
+        ImageError::NotRootfs(given) => failure.hint(given.kind.way_out()),
         ImageError::Invalid(_) | ImageError::NoSpace | ImageError::Build(_) | ImageError::Io(_) => {
             failure
         }
@@ -255,6 +276,8 @@ mod test {
         assert_eq!(cache_dir(&sources).unwrap(), PathBuf::from("/c/sandkasten"));
         sources.environment.insert("SANDKASTEN_CACHE_DIR".into(), "/d".into());
         assert_eq!(cache_dir(&sources).unwrap(), PathBuf::from("/d"));
+        sources.environment.insert("SANDKASTEN_CACHE_DIR".into(), "~/d".into());
+        assert_eq!(cache_dir(&sources).unwrap(), PathBuf::from("/root/d"));
     }
 
     #[test]
