@@ -66,15 +66,30 @@ fn all_is_given_here() {
 }
 
 #[test]
-fn people_read_a_line_for_each() {
+fn people_read_a_count_then_what_is_missing() {
     let lab = Lab::builder().prepare();
-    let output = lab.cli(&["doctor"]);
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let count = |words: &[&str]| {
+        let output = lab.cli(words);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let all = report(&lab.cli(&["doctor", "--json"]));
+    let missing = all.iter().filter(|one| one["given"] == false).count();
+    let optional =
+        if missing == 0 { String::new() } else { format!("; {missing} optional missing") };
+    let first = format!("{} of {} guarantees{optional}", all.len() - missing, all.len());
+    let short = count(&["doctor"]);
+    assert_eq!(short.lines().next(), Some(first.as_str()));
+    assert!(!short.contains("given "), "{short}");
+    let long = count(&["doctor", "-v"]);
+    assert!(long.starts_with(&short.trim_end().to_owned()), "{long}");
     for name in REQUIRED {
-        assert!(text.contains(&format!("given    {name}: ")), "{name}: {text}");
+        assert!(long.contains(&format!("\ngiven    {name}: ")), "{name}: {long}");
     }
-    for line in text.lines().filter(|line| line.starts_with("missing")) {
+    let heads =
+        long.lines().filter(|line| line.starts_with("given") || line.starts_with("missing"));
+    assert_eq!(heads.count(), all.len(), "{long}");
+    for line in long.lines().filter(|line| line.starts_with("missing")) {
         assert!(line.contains("(optional)"), "{line}");
     }
 }
@@ -121,7 +136,9 @@ fn taken_away(name: &str, wrapper: &[&str], daemon: &Daemon) {
     }
     let text = lab.cli_within(&wrapper, &["doctor"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(text.contains(&format!("missing  {name}: ")), "{text}");
+    assert!(text.contains(&format!("\nmissing  {name}: ")), "{text}");
+    let first = text.lines().next().unwrap_or_default();
+    assert!(first.contains(" required missing (") && first.contains(name), "{text}");
     let refusal = lab.started().expect_err("the daemon started");
     assert_eq!(refusal.status.code(), Some(1), "{}", refusal.log);
     let named = refusal.log.contains(&format!("\n  {name}: "));

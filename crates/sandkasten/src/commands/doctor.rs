@@ -5,28 +5,61 @@ use serde_json::{Value, json};
 
 use crate::cli::Context;
 use crate::config::{RUN_DIR, Settings, absolute, disk_limits};
-use crate::failure::{FAILED, Result};
+use crate::failure::{FAILED, Failure, Result};
+use crate::instance;
 use crate::output::escaped;
+use crate::reach;
 
 /// Show each guarantee of the isolation, and whether this host can give it.
 ///
-/// Each line is the result of trying the thing. The exit code is 0 only if all required guarantees
-/// are given; the daemon refuses to start without them, but for those named with --allow-degraded.
+/// The first line counts them, then come those that are missing, each with the reason and what to do;
+/// -v shows the others too. Each is the result of trying the thing, which takes root. The exit code is
+/// 0 only if all required guarantees are given; the daemon refuses to start without them, but for those
+/// named with --allow-degraded. With --json all are there.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Show the guarantees that are given too
+    #[arg(short, long)]
+    verbose: bool,
+}
 
-pub(crate) fn run(_args: &Args, context: &Context) -> Result<u8> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
+    reach::refuse_url("doctor", context)?;
     let settings = context.load()?.settings;
+    if !rustix::process::geteuid().is_root() {
+        return not_root(context);
+    }
     let mut guarantees = of_host(&settings);
     guarantees.extend(of_settings(&settings));
     let complete = !guarantees.iter().any(|one| one.required && is_missing(one));
     let list: Vec<Value> = guarantees.iter().map(value).collect();
     context.output.result(&json!({"ok": complete, "guarantees": list}), || {
-        let mut text: Vec<String> = guarantees.iter().map(lines).collect();
-        text.push(verdict(&guarantees));
-        text.join("\n")
+        report(&guarantees, if args.verbose { Given::Shown } else { Given::Counted })
     });
     Ok(if complete { 0 } else { FAILED })
+}
+
+/// Without root each attempt fails, which says nothing of the host: only that is said.
+fn not_root(context: &Context) -> Result<u8> {
+    if context.output.is_json() {
+        let root = missing_root();
+        context.output.json(&json!({"ok": false, "guarantees": [value(&root)]}));
+        return Ok(FAILED);
+    }
+    let message = "`sandkasten doctor` needs root: it tries what the daemon would do";
+    Err(Failure::new(message).hint("run it as root: `sudo sandkasten doctor`"))
+}
+
+fn missing_root() -> Guarantee {
+    Guarantee {
+        name: "root",
+        required: true,
+        says: "doctor and daemon run as root".into(),
+        state: State::Missing {
+            why: "this user is not root, so nothing was tried".into(),
+            fix: "run it as root: `sudo sandkasten doctor`".into(),
+        },
+    }
 }
 
 /// What the host can give.
@@ -42,21 +75,28 @@ pub(super) fn is_missing(guarantee: &Guarantee) -> bool {
     matches!(guarantee.state, State::Missing { .. })
 }
 
-/// What the operator's own settings give up.
+/// What the operator's own settings give up. A daemon that runs already has its key from where it was
+/// started, which need not be here.
 fn of_settings(settings: &Settings) -> Vec<Guarantee> {
+    let has_key = !settings.api_key.is_empty() || running_has_key(settings);
     vec![Guarantee {
         name: "api-key",
         required: false,
         says: "only who has the key reaches the API".into(),
-        state: if settings.api_key.is_empty() {
+        state: if has_key {
+            State::Given
+        } else {
             State::Missing {
                 why: "`api_key` is empty: every user of this host can use the daemon".into(),
                 fix: "set `api_key` in sandkasten.yaml, or SANDKASTEN_API_KEY".into(),
             }
-        } else {
-            State::Given
         },
     }]
+}
+
+fn running_has_key(settings: &Settings) -> bool {
+    let runs = matches!(instance::find(&settings.data_dir), Ok(Some(_)));
+    runs && matches!(instance::key(&settings.data_dir), Ok(Some(_)))
 }
 
 fn value(one: &Guarantee) -> Value {
@@ -70,6 +110,42 @@ fn value(one: &Guarantee) -> Value {
     })
 }
 
+/// What is told of the guarantees that are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Given {
+    Shown,
+    Counted,
+}
+
+/// The count, what is missing (what is required first), and the rest where it is asked for.
+fn report(guarantees: &[Guarantee], given: Given) -> String {
+    let (missing, rest): (Vec<_>, Vec<_>) = guarantees.iter().partition(|one| is_missing(one));
+    let (required, optional): (Vec<_>, Vec<_>) = missing.into_iter().partition(|one| one.required);
+    let mut text = vec![summary(guarantees.len(), &required, optional.len())];
+    text.extend(required.into_iter().chain(optional).map(lines));
+    match given {
+        Given::Shown => text.extend(rest.into_iter().map(lines)),
+        Given::Counted => {}
+    }
+    text.join("\n")
+}
+
+/// `21 of 23 guarantees; 2 optional missing`.
+fn summary(all: usize, required: &[&Guarantee], optional: usize) -> String {
+    let mut text = format!("{} of {all} guarantees", all - required.len() - optional);
+    if !required.is_empty() {
+        let names: Vec<&str> = required.iter().map(|one| one.name).collect();
+        text.push_str(&format!("; {} required missing ({})", names.len(), names.join(", ")));
+    }
+    if optional > 0 {
+        text.push_str(&format!("; {optional} optional missing"));
+    }
+    if !required.is_empty() {
+        text.push_str(": the daemon does not start here");
+    }
+    text
+}
+
 fn lines(one: &Guarantee) -> String {
     let kind = if one.required { "" } else { " (optional)" };
     match &one.state {
@@ -79,18 +155,6 @@ fn lines(one: &Guarantee) -> String {
             format!("missing  {}{kind}: {says}\n         why: {why}\n         fix: {fix}", one.name)
         }
     }
-}
-
-fn verdict(guarantees: &[Guarantee]) -> String {
-    let missing: Vec<&str> = guarantees
-        .iter()
-        .filter(|one| one.required && is_missing(one))
-        .map(|one| one.name)
-        .collect();
-    if missing.is_empty() {
-        return "\nall required guarantees are given".into();
-    }
-    format!("\nmissing: {}; the daemon does not start here", missing.join(", "))
 }
 
 #[cfg(test)]
@@ -109,7 +173,11 @@ mod test {
     }
 
     fn optional() -> Guarantee {
-        Guarantee { required: false, ..missing() }
+        Guarantee { name: "disk-limits", required: false, ..missing() }
+    }
+
+    fn given() -> Guarantee {
+        Guarantee { name: "seccomp", state: State::Given, ..missing() }
     }
 
     #[test]
@@ -118,23 +186,44 @@ mod test {
             lines(&missing()),
             "missing  cgroup-memory: memory is limited\n         why: no controller\n         fix: mount -t cgroup2 …"
         );
-        assert!(lines(&optional()).starts_with("missing  cgroup-memory (optional): "));
-        let given = Guarantee { state: State::Given, ..missing() };
-        assert_eq!(lines(&given), "given    cgroup-memory: memory is limited");
+        assert!(lines(&optional()).starts_with("missing  disk-limits (optional): "));
+        assert_eq!(lines(&given()), "given    seccomp: memory is limited");
         assert_eq!(value(&missing())["given"], false);
     }
 
     #[test]
-    fn only_required_ones_decide() {
-        assert!(verdict(&[optional()]).contains("all required"));
-        assert!(verdict(&[missing()]).contains("missing: cgroup-memory"));
+    fn the_first_line_counts_them() {
+        let first = |all: &[Guarantee]| {
+            report(all, Given::Counted).lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(report(&[given(), given()], Given::Counted), "2 of 2 guarantees");
+        assert_eq!(first(&[given(), optional()]), "1 of 2 guarantees; 1 optional missing");
+        assert_eq!(
+            first(&[optional(), given(), missing()]),
+            "1 of 3 guarantees; 1 required missing (cgroup-memory); 1 optional missing: \
+             the daemon does not start here"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_comes_first() {
+        let all = [given(), optional(), missing()];
+        let names = |given: Given| {
+            let text = report(&all, given);
+            let heads = text.lines().skip(1).filter(|line| !line.starts_with(' '));
+            heads.map(|line| line.split(':').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let short = ["missing  cgroup-memory", "missing  disk-limits (optional)"];
+        assert_eq!(names(Given::Counted), short);
+        assert_eq!(names(Given::Shown), [&short[..], &["given    seccomp"]].concat());
     }
 
     #[test]
     fn an_empty_key_is_reported() {
-        let keyless = of_settings(&Settings::default());
+        let nowhere = || Settings { data_dir: "/nonexistent".into(), ..Settings::default() };
+        let keyless = of_settings(&nowhere());
         assert!(is_missing(&keyless[0]) && !keyless[0].required);
-        let keyed = of_settings(&Settings { api_key: "k".into(), ..Settings::default() });
+        let keyed = of_settings(&Settings { api_key: "k".into(), ..nowhere() });
         assert!(!is_missing(&keyed[0]));
     }
 }
