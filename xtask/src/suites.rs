@@ -260,9 +260,9 @@ impl Suite {
         match (&binary.suite, self.kind) {
             (None, kind) => kind == Kind::Unit,
             (Some(_), Kind::Unit | Kind::Fuzz) => false,
-            (Some(name), _) => {
-                name.strip_prefix(self.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-            }
+            (Some(name), _) => name
+                .strip_prefix(self.name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('_')),
         }
     }
 
