@@ -35,6 +35,13 @@ const fn rule(
 
 const RULES: &[Rule] = &[
     rule("", |_| true, &[E::InvalidRequest, E::InternalError, E::Overloaded]),
+    // Names, values and the address together, before the call is looked at.
+    Rule {
+        name: "",
+        applies: |_| true,
+        codes: &[E::TooLarge],
+        status: Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+    },
     rule("Key", |call| !call.is_open, &[E::Unauthorized, E::Forbidden]),
     rule("Draining", |call| call.path != "/healthz", &[E::Draining]),
     rule("Body", |call| call.has_body, &[E::TooLarge]),

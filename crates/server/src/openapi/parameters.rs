@@ -24,7 +24,7 @@ fn known(about: &'static str, schema: Value, example: impl Into<Value>) -> Known
 
 /// A parameter of a path or query.
 pub(super) fn named(call: &Call<'_>, name: &str) -> Option<Known> {
-    in_path(call, name).or_else(|| of_files(name)).or_else(|| in_query(name))
+    in_path(call, name).or_else(|| of_files(call, name)).or_else(|| in_query(name))
 }
 
 fn in_path(call: &Call<'_>, name: &str) -> Option<Known> {
@@ -59,8 +59,14 @@ fn in_path(call: &Call<'_>, name: &str) -> Option<Known> {
     })
 }
 
-fn of_files(name: &str) -> Option<Known> {
+fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
     Some(match name {
+        // Empty is the workspace itself, for clients of version 0.3.0.
+        "path" if call.is("get", "/v1/workspaces/{id}/fs") => known(
+            "A path of at most 4096 bytes, absolute or relative to `/workspace`",
+            json!({ "maxLength": l::PATH_BYTES_MAX }),
+            "src",
+        ),
         "path" => known(
             "A path of at most 4096 bytes, absolute or relative to `/workspace`",
             bounds::path(),
