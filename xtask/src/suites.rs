@@ -61,7 +61,7 @@ const SUITES: [Suite; 15] = [
     Suite { name: "input", what: "what bad input gets", kind: Kind::Own },
     Suite { name: "http", what: "keys, limits, hostile peers, logs", kind: Kind::Own },
     Suite { name: "jail", what: "isolation and limits, by a probe inside", kind: Kind::Shared },
-    Suite { name: "faults", what: "a create that fails at every step", kind: Kind::Own },
+    Suite { name: "faults", what: "steps that fail, a full disk", kind: Kind::Own },
     Suite { name: "doctor", what: "each guarantee, given and taken away", kind: Kind::Own },
     Suite { name: "cli", what: "each command, as a pipe and on a terminal", kind: Kind::Shared },
     Suite { name: "docs", what: "what README and the pages say, run", kind: Kind::Shared },

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandkasten_jail::disk::room::Room;
 use sandkasten_types::exec::ExitReason;
 use sandkasten_types::session::{Session, Status};
 
@@ -231,7 +231,11 @@ pub(crate) fn counts(host: &Host) -> Counts {
 #[derive(Debug, Clone)]
 pub struct Resources {
     /// The data directory's file system; `None` where it can't be asked.
-    pub disk: Option<DiskRoom>,
+    pub disk: Option<Room>,
+    /// It is full, and sessions are not made.
+    pub disk_is_full: bool,
+    /// Bytes that are kept back on it now.
+    pub disk_reserve_bytes: u64,
     /// Of the host, in bytes.
     pub memory_total_bytes: u64,
     /// That the host could give, in bytes.
@@ -245,40 +249,14 @@ pub struct Resources {
     pub ceilings: Ceilings,
 }
 
-/// Room on a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DiskRoom {
-    pub total_bytes: u64,
-    /// For us; what is kept back for root counts where we are root.
-    pub free_bytes: u64,
-    pub inodes: u64,
-    pub inodes_free: u64,
-}
-
-impl DiskRoom {
-    /// Of the file system that `path` is on.
-    ///
-    /// # Errors
-    /// Those of statvfs(3).
-    pub fn of(path: &std::path::Path) -> io::Result<Self> {
-        let disk = rustix::fs::statvfs(path)?;
-        let is_root = rustix::process::geteuid().is_root();
-        let free = if is_root { disk.f_bfree } else { disk.f_bavail };
-        Ok(Self {
-            total_bytes: disk.f_blocks.saturating_mul(disk.f_frsize),
-            free_bytes: free.saturating_mul(disk.f_frsize),
-            inodes: disk.f_files,
-            inodes_free: disk.f_ffree,
-        })
-    }
-}
-
 /// Reads them. Blocks, but for a moment only.
 pub(crate) fn resources(host: &Host) -> Resources {
     let config = &host.config;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Resources {
-        disk: DiskRoom::of(&config.data_dir).ok(),
+        disk: Room::of(&config.data_dir).ok(),
+        disk_is_full: host.reserve.full().is_some(),
+        disk_reserve_bytes: host.reserve.bytes(),
         memory_total_bytes: of_meminfo(&memory, "MemTotal:"),
         memory_available_bytes: of_meminfo(&memory, "MemAvailable:"),
         sessions_memory_bytes: host.cgroups.usage_of_all().memory_bytes,

@@ -16,6 +16,7 @@ use crate::disk::{Ahead, Disks};
 use crate::error::Error;
 use crate::figures::Counters;
 use crate::image::Store;
+use crate::reserve::Reserve;
 use crate::session::Handle;
 use crate::sizes::Sizes;
 use crate::uids::Uids;
@@ -40,6 +41,7 @@ pub(crate) struct Host {
     pub(crate) dirs: Dirs,
     pub(crate) disks: Disks,
     pub(crate) db: Db,
+    pub(crate) reserve: Reserve,
     pub(crate) live: Live,
     pub(crate) counters: Counters,
     /// Making and removing workspaces: a session gets one that exists and stays.

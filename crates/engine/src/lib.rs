@@ -32,6 +32,7 @@ mod process;
 mod raw;
 mod reader;
 mod recovery;
+mod reserve;
 mod session;
 mod sizes;
 mod uids;
@@ -50,13 +51,15 @@ pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, Worksp
 pub use error::{Ended, Error, FileFault, StartError};
 pub use events::{EventsFrom, ExecEvents, Follow};
 pub use exec::{ExecEvent, ExecHandle};
-pub use figures::{Counts, CreateEnd, DiskRoom, Distribution, Resources, RunKind};
+pub use figures::{Counts, CreateEnd, Distribution, Resources, RunKind};
 pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
 use host::{CREATES_MAX, Host};
 pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
 pub use raw::{Etag, LastLink, OpenFile, Target, described, file_type};
+pub use reserve::make_room;
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 pub use sandkasten_jail::disk::Mechanism as DiskMechanism;
+pub use sandkasten_jail::disk::room::Room;
 use sandkasten_jail::launcher::Launcher;
 pub use sandkasten_jail::seccomp::SeccompProfile;
 pub use sandkasten_protocol::work;
@@ -126,6 +129,7 @@ impl Engine {
         let stopping = CancellationToken::new();
         host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
         host.tasks.spawn(empty_trash(Arc::clone(&host), stopping.clone()));
+        host.tasks.spawn(watch_disk(Arc::clone(&host), stopping.clone()));
         host.park_starters();
         host.make_images_ahead();
         Ok(Self(Arc::new(Inner { host, stopping })))
@@ -420,6 +424,13 @@ impl Engine {
         figures::resources(&self.0.host)
     }
 
+    /// `Some` while the data directory's file system is full, with what was free at the last look: sessions
+    /// are not made, all else works as far as it finds room.
+    #[must_use]
+    pub fn disk_full(&self) -> Option<Room> {
+        self.0.host.reserve.full()
+    }
+
     /// The images of the data directory.
     #[must_use]
     pub fn images(&self) -> &image::Store {
@@ -461,6 +472,10 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
     })?;
     let disks = disk::Disks::open(&config, &launcher)?;
     let db = db::Db::open(&config.db_path)?;
+    let reserve = reserve::Reserve::of(&config.data_dir, &config.db_path);
+    if let Err(error) = reserve.look() {
+        tracing::warn!(%error, "disk_reserve_not_made");
+    }
     let images = image::Store::open(&config.data_dir).map_err(StartError::Images)?;
     let workspaces = workspace::Workspaces::open(&config.data_dir).map_err(data_dir)?;
     let cap = over_all_sessions(&config)?;
@@ -478,6 +493,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         dirs,
         disks,
         db,
+        reserve,
         live: host::Live::default(),
         counters: figures::Counters::default(),
         workspace_gate: tokio::sync::Mutex::new(()),
@@ -517,6 +533,21 @@ async fn reconcile_again(host: Arc<Host>, stopping: CancellationToken) {
     while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = recovery::reconcile(&host).await {
             tracing::error!(%error, "reconcile_failed");
+        }
+    }
+}
+
+async fn watch_disk(host: Arc<Host>, stopping: CancellationToken) {
+    let mut ticks = interval(reserve::EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+        let with = Arc::clone(&host);
+        match tokio::task::spawn_blocking(move || with.reserve.look()).await {
+            Ok(Ok(())) => {}
+            // It is tried again.
+            Ok(Err(error)) => tracing::debug!(%error, "disk_reserve_not_made"),
+            Err(error) => tracing::error!(%error, "blocking_task_failed"),
         }
     }
 }

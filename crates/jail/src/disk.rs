@@ -12,6 +12,7 @@
 
 pub mod image;
 pub mod project;
+pub mod room;
 
 use std::fmt;
 use std::fs::{DirBuilder, File};

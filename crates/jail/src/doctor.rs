@@ -8,10 +8,11 @@ mod attempts;
 mod whole;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cgroup;
 use crate::disk::Mechanism;
+use crate::disk::room::Room;
 use crate::launcher::Launcher;
 use attempts::Folder;
 
@@ -84,7 +85,13 @@ pub fn guarantees(env: &HostPaths) -> Vec<Guarantee> {
         ),
     ];
     list.extend(cgroup::trials().into_iter().map(of_cgroup));
-    list.extend(of_directories(env));
+    let space = disk_space(&env.data_dir);
+    let has_room = space.state == State::Given;
+    list.push(space);
+    // What is tried on a full disk fails, and says nothing about the host.
+    if has_room {
+        list.extend(of_directories(env));
+    }
     list.extend(optional_ones());
     list
 }
@@ -155,6 +162,19 @@ fn of_file_system(env: &HostPaths, folder: &Folder, launcher: &Launcher) -> Vec<
         whole::start_and_end(folder, launcher, namespace),
     ));
     list
+}
+
+fn disk_space(data_dir: &Path) -> Guarantee {
+    const SAYS: &str = "there is room for what sessions write";
+    let tried = match Room::of(data_dir) {
+        Ok(room) if room.is_full() => {
+            Err(format!("disk full: {room}; what needs room on it was not tried"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    let fix = format!("make room on the file system of {}", data_dir.display());
+    required("disk-space", SAYS, &fix, tried)
 }
 
 fn disk_limits(env: &HostPaths, folder: &Folder, namespace: Option<&OwnedFd>) -> Guarantee {

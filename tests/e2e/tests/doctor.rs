@@ -11,13 +11,14 @@ use sandkasten_e2e::{Lab, lab};
 use serde_json::Value;
 
 /// Those that the daemon does not start without.
-const REQUIRED: [&str; 17] = [
+const REQUIRED: [&str; 18] = [
     "box",
     "capabilities",
     "cgroup",
     "cpu-limit",
     "data-directory",
     "devpts",
+    "disk-space",
     "idmapped-mounts",
     "launcher",
     "memfd",

@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 pub(crate) use sessions::{Claimed, Hello, Identity, KeyUse, Lease, NewRow, Row};
 pub(crate) use workspaces::{Removable, WorkspaceChange, WorkspaceRow};
 
+pub(crate) use reserve::{RESERVE_BYTES, fill as fill_reserve, path_of as reserve_of};
+
 use crate::error::StartError;
 
 /// Why a statement failed.
@@ -131,6 +133,13 @@ impl Db {
         let jobs = lock(&self.jobs);
         let jobs = jobs.as_ref().ok_or(DbError::Closed)?;
         jobs.send(job).map_err(|_thread_is_gone| DbError::Closed)
+    }
+}
+
+/// Frees the room that is kept back for the database at `path`.
+pub(crate) fn give_reserve_up(path: &Path) {
+    if reserve_of(path).exists() {
+        reserve::give_up(path.to_str());
     }
 }
 

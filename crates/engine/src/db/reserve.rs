@@ -7,19 +7,28 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
+use sandkasten_jail::disk::room::Room;
 use sandkasten_types::limits::MIB;
 
-const RESERVE_BYTES: u64 = 64 * MIB as u64;
+pub(crate) const RESERVE_BYTES: u64 = 64 * MIB as u64;
+/// What must be free beside it before it is made.
+const MARGIN_BYTES: u64 = 32 * MIB as u64;
 
-pub(super) fn path_of(database: &Path) -> PathBuf {
+pub(crate) fn path_of(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".reserve");
     name.into()
 }
 
-/// Makes the reserve, or takes back what was given up.
-pub(super) fn fill(database: &Path) -> io::Result<()> {
+/// Makes the reserve, or takes back what was given up. It never takes the last room there is.
+pub(crate) fn fill(database: &Path) -> io::Result<()> {
     let file = open(&path_of(database))?;
+    if file.metadata()?.len() >= RESERVE_BYTES {
+        return Ok(());
+    }
+    if Room::of(database)?.free_bytes < RESERVE_BYTES + MARGIN_BYTES {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
     fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?;
     Ok(())
 }

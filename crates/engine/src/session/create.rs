@@ -138,10 +138,16 @@ async fn check(host: &Arc<Host>, request: CreateSession) -> Result<Spec, Error> 
 }
 
 fn check_disk(host: &Host) -> Result<(), Error> {
+    if let Some(room) = host.reserve.full() {
+        return Err(Error::NoSpace(format!(
+            "disk full: {room}; delete sessions or workspaces, or make room otherwise"
+        )));
+    }
     let free = host.dirs.free_percent().map_err(|error| Error::internal("free disk", error))?;
     if free < FREE_PERCENT_MIN {
         return Err(Error::NoSpace(format!(
-            "{free} % of the disk is free; a session needs {FREE_PERCENT_MIN} %"
+            "disk full: {free} % are free on the file system of the data directory; a session needs \
+             {FREE_PERCENT_MIN} %: delete sessions or workspaces, or make room otherwise"
         )));
     }
     Ok(())

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
-use sandkasten_engine::{Counts, DiskRoom, Distribution, Engine, Resources};
+use sandkasten_engine::{Counts, Distribution, Engine, Resources, Room};
 use sandkasten_types::limits;
 use sandkasten_types::session::Status;
 
@@ -74,6 +74,8 @@ fn write_resources(page: &mut Page<'_>, host: &Resources) -> Result<(), Error> {
     if let Some(disk) = &host.disk {
         write_disk(page, disk)?;
     }
+    page.gauge("disk_full", "1 while sessions are refused for it", host.disk_is_full.into())?;
+    page.gauge("disk_reserve_bytes", "Kept back, 0 when given up", host.disk_reserve_bytes)?;
     page.gauge("host_memory_bytes", "Memory of the host", host.memory_total_bytes)?;
     let available = host.memory_available_bytes;
     page.gauge("host_memory_available_bytes", "What it could give", available)?;
@@ -95,7 +97,7 @@ fn write_resources(page: &mut Page<'_>, host: &Resources) -> Result<(), Error> {
     }
 }
 
-fn write_disk(page: &mut Page<'_>, disk: &DiskRoom) -> Result<(), Error> {
+fn write_disk(page: &mut Page<'_>, disk: &Room) -> Result<(), Error> {
     page.gauge("disk_bytes", "File system of the data directory", disk.total_bytes)?;
     page.gauge("disk_free_bytes", "Free on it", disk.free_bytes)?;
     page.gauge("disk_inodes", "Inodes on it", disk.inodes)?;

@@ -44,6 +44,12 @@ const RULES: &[Rule] = &[
     },
     rule("Key", |call| !call.is_open, &[E::Unauthorized, E::Forbidden]),
     rule("Draining", |call| call.path != "/healthz", &[E::Draining]),
+    Rule {
+        name: "Disk",
+        applies: |call| call.path == "/readyz",
+        codes: &[E::NoSpace],
+        status: Some(StatusCode::SERVICE_UNAVAILABLE),
+    },
     rule("Body", |call| call.has_body, &[E::TooLarge]),
     rule("Session", |call| call.is_of_session(), &[E::SessionNotFound]),
     rule(

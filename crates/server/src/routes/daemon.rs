@@ -2,13 +2,16 @@
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
+use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::{Answer, App, ok};
 use crate::edge::JSON;
+use crate::error::ApiError;
 use crate::metrics::Format;
 use crate::openapi::{self, OpenApiDocument};
 
@@ -28,14 +31,21 @@ pub(crate) async fn healthz() -> Answer<Health> {
     ok(Health { status: "ok".into() })
 }
 
-/// Says that the daemon takes requests; 503 while it stops. Needs no key.
+/// Says that the daemon takes requests; 503 while it stops, and while its disk is full. Needs no key.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "readyz", security(()), responses(
     (status = 200, description = "Done", body = Health),
     (status = "default", description = "An error", body = ErrorBody),
 ))]
-pub(crate) async fn readyz() -> Answer<Health> {
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Health>, ApiError> {
     // While the daemon stops, the edge answers before this.
-    ok(Health { status: "ready".into() })
+    match app.engine.disk_full() {
+        None => Ok(ok(Health { status: "ready".into() })),
+        Some(room) => {
+            let why = format!("disk full: {room}; no session is made, all else is served");
+            let error = ApiError::new(ErrorCode::NoSpace, why);
+            Err(error.with_status(StatusCode::SERVICE_UNAVAILABLE))
+        }
+    }
 }
 
 /// Figures for Prometheus: OpenMetrics 1.0 for clients that ask for it by `Accept`, else text 0.0.4.

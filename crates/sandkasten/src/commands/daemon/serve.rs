@@ -42,10 +42,11 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     raise_file_limit();
     let launcher = Launcher::spawn();
     let settings = read_settings()?;
+    let data_dir = absolute(&settings.data_dir);
+    make_room(&settings, &data_dir)?;
     let missing = missing_guarantees(&settings);
     refuse_host(args, &missing)?;
     let launcher = launcher.map_err(no_launcher)?;
-    let data_dir = absolute(&settings.data_dir);
     instance::prepare(&data_dir)?;
     let claim = Claim::take(&data_dir)?;
     let log = if args.detach { Some(Arc::new(open_log(&settings, &data_dir)?)) } else { None };
@@ -61,6 +62,13 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     runtime.shutdown_background();
     served?;
     Ok(0)
+}
+
+/// A full disk has no room for what a start tries and writes, unless the reserve is given up.
+fn make_room(settings: &Settings, data_dir: &Path) -> Result<()> {
+    let db_path = engine_config(settings).db_path;
+    let made = sandkasten_engine::make_room(data_dir, &db_path);
+    made.map(drop).tried(|| format!("reserve in {}", data_dir.display()))
 }
 
 fn no_launcher(why: sandkasten_jail::launcher::LaunchError) -> Failure {

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use sandkasten_engine::Room;
 use serde_json::json;
 
 use super::Args;
@@ -30,6 +31,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8> {
              set SANDKASTEN_API_KEY or `api_key`",
         );
     }
+    warn_of_full_disk(&settings, context);
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let command = stage_two(&settings, &arguments, context)?;
     if !args.detach {
@@ -41,6 +43,16 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8> {
     let value = json!({"url": format!("http://{address}"), "pid": pid, "data_dir": data_dir});
     context.output.result(&value, || format!("http://{address} (pid {pid}, data in {data_dir})"));
     Ok(0)
+}
+
+fn warn_of_full_disk(settings: &Settings, context: &Context) {
+    if let Ok(room) = Room::of(&settings.data_dir)
+        && room.is_full()
+    {
+        context.output.warning(&format!(
+            "disk full: {room}: the daemon gives its reserve up and makes no sessions until there is room"
+        ));
+    }
 }
 
 /// Starts a daemon in the background on a free port of this host, for a command that needs one.
