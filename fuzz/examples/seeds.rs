@@ -111,6 +111,7 @@ fn from_init() -> Vec<FromInit> {
         nonce: [7; 16],
         shell: Some(Shell::Bash),
         cwd: b"/workspace".to_vec(),
+        cwd_fault: None,
         runs: 1,
         next_run: 3,
     };
@@ -225,11 +226,11 @@ fn to_init() -> Vec<ToInit> {
     let command = Task::Command {
         cmd: b"echo 'hi'".to_vec(),
         output: OutputMode::Split,
-        user: FileUser::Root,
+        user: RunUser::Root,
     };
     let program = Task::Program {
         argv: vec![b"/bin/cat".to_vec(), b"-".to_vec()],
-        user: ProgramUser::Named(b"www-data".to_vec()),
+        user: RunUser::Named(b"www-data".to_vec()),
         tty: Some(window),
     };
     let replay = Replay { tag: 1, run: 1, after: 4, stream: Some(Stream::Stderr), wait: Wait::Yes };
@@ -259,7 +260,7 @@ fn to_init() -> Vec<ToInit> {
         ToInit::Credit { run: 1, cost: 65_536 },
         ToInit::Unpace { run: 1 },
         ToInit::Stdin { run: 1, data: b"in\0\xff".to_vec(), is_last: true },
-        ToInit::Signal { run: 2, signal: 15 },
+        ToInit::Signal { run: 2, signal: 15, to: SignalTo::Process },
         ToInit::Resize { run: 2, window },
         ToInit::Replay(replay),
         ToInit::Unwait { tag: 1 },

@@ -39,7 +39,7 @@ pub enum Error {
     #[error("process not found: {0}")]
     ProcessNotFound(ProcessId),
     /// The session existed and has ended.
-    #[error("session {} is {}: {}", .0.id, .0.status.as_str(), .0.reason)]
+    #[error("{0}")]
     Ended(Box<Ended>),
     #[error("{path}: {fault}")]
     File { path: String, fault: FileFault },
@@ -96,6 +96,17 @@ pub struct Ended {
     pub started: bool,
     /// For an exec that had started: its output so far, cleaned and capped.
     pub output: Option<ExecOutput>,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, status, reason, started, .. } = self;
+        write!(f, "session {id} is {}: {reason}", status.as_str())?;
+        if *started {
+            f.write_str("; the call had begun, and was cut off by that")?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a file operation failed, in a session or in a workspace.

@@ -12,7 +12,7 @@ use sandkasten_types::{ExecId, SessionId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::exec::{Teller, answer, collected, shape};
+use crate::exec::{Teller, answer, cleaning, collected, event, shape};
 use crate::process::{Last, give_stdin};
 use crate::reader::{Given, Pull, Reader};
 use crate::session::{Command, Found, Handle, Name};
@@ -51,8 +51,8 @@ impl ExecEvents {
     /// The next event; `None` after the last. May be dropped and called again.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         loop {
-            if let Some(event) = self.teller.ready.pop_front() {
-                return Some(event);
+            if let Some(told) = self.teller.ready.pop_front() {
+                return Some(event(&self.teller.note, told));
             }
             if self.is_over {
                 return None;
@@ -69,13 +69,22 @@ impl ExecEvents {
 }
 
 impl Engine {
-    /// The commands of a session that are kept, oldest first, without their output.
+    /// The commands of a session that are kept, oldest first, without their output. Each has a number,
+    /// which rises from one to the next.
+    ///
+    /// # Errors
+    /// [`Error::SessionNotFound`], [`Error::Ended`].
+    pub async fn list_execs(&self, id: &SessionId) -> Result<Vec<(u64, ExecStatus)>, Error> {
+        let found = self.living(id).await?.list().await?;
+        Ok(found.iter().filter_map(|found| Some((found.run, status(found)?))).collect())
+    }
+
+    /// The same without the numbers.
     ///
     /// # Errors
     /// [`Error::SessionNotFound`], [`Error::Ended`].
     pub async fn execs(&self, id: &SessionId) -> Result<Vec<ExecStatus>, Error> {
-        let found = self.living(id).await?.list().await?;
-        Ok(found.iter().filter_map(status).collect())
+        Ok(self.list_execs(id).await?.into_iter().map(|(_, status)| status).collect())
     }
 
     /// One command, with its output once it is over.
@@ -145,7 +154,7 @@ impl Engine {
         let EventsFrom { after, follow } = from;
         // Text depends on all that stands before it.
         let reader = Reader::new(session, (Name::Exec(exec.clone()), found.run), 0);
-        let teller = Teller::new(Arc::clone(&found.note), shape, after);
+        let teller = Teller::new(Arc::clone(&found.note), cleaning(shape), after);
         Ok(ExecEvents { pull: Pull::new(reader, after, follow), teller, is_over: false })
     }
 

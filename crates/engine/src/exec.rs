@@ -60,8 +60,8 @@ impl ExecHandle {
     /// The next event of the stream; `None` after the last. May be dropped and called again.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         loop {
-            if let Some(event) = self.teller.ready.pop_front() {
-                return Some(event);
+            if let Some(told) = self.teller.ready.pop_front() {
+                return Some(event(&self.teller.note, told));
             }
             if self.teller.is_over {
                 return None;
@@ -133,7 +133,23 @@ pub(crate) fn collected(shape: Shape) -> Collected {
     Collected::new(shape.output, cleaning(shape), shape.bytes_max)
 }
 
-fn cleaning(shape: Shape) -> Option<Cleaning> {
+/// What is told of a command.
+pub(crate) fn event(note: &Note, told: Told) -> ExecEvent {
+    match told {
+        Told::Chunk(chunk) => ExecEvent::Chunk(chunk),
+        Told::Gap(gap) => ExecEvent::Gap(gap),
+        Told::End { seq, over } => {
+            let end = note.exec().ok_or_else(no_exec).and_then(|exec| over.exec(note, exec));
+            match end {
+                Ok(end) => ExecEvent::Done { seq, end },
+                Err(error) => ExecEvent::Failed { seq, error },
+            }
+        }
+        Told::Failed { seq, error } => ExecEvent::Failed { seq, error },
+    }
+}
+
+pub(crate) fn cleaning(shape: Shape) -> Option<Cleaning> {
     match (shape.encoding, shape.output) {
         (Encoding::Base64, _) => None,
         (Encoding::Text, sandkasten_protocol::OutputMode::Pty) => Some(Cleaning::Utf8Only),
@@ -145,23 +161,32 @@ fn no_exec() -> Error {
     Error::Internal("a run that is no exec".into())
 }
 
+/// One event of a run, before it is known what the run is.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Chunk(Chunk),
+    Gap(Gap),
+    End { seq: u64, over: Arc<Over> },
+    Failed { seq: u64, error: Error },
+}
+
 /// Turns what a run gives into events.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    note: Arc<Note>,
+    pub(crate) note: Arc<Note>,
     shown: Shown,
     /// Events up to this one are known already.
     after: u64,
     /// The last event that was seen.
     last: u64,
-    pub(crate) ready: VecDeque<ExecEvent>,
+    pub(crate) ready: VecDeque<Told>,
     /// The end was told.
     pub(crate) is_over: bool,
 }
 
 impl Teller {
-    pub(crate) fn new(note: Arc<Note>, shape: Shape, after: u64) -> Self {
-        let shown = Shown::new(cleaning(shape));
+    pub(crate) fn new(note: Arc<Note>, cleaning: Option<Cleaning>, after: u64) -> Self {
+        let shown = Shown::new(cleaning);
         Self { note, shown, after, last: 0, ready: VecDeque::new(), is_over: false }
     }
 
@@ -173,30 +198,23 @@ impl Teller {
                     Before::Gap => self.shown.record_before_gap(record),
                     Before::Other => self.shown.record(record),
                 };
-                self.add(chunk.map(ExecEvent::Chunk));
+                self.add(chunk.map(Told::Chunk));
             }
             Given::Gap(gap) => {
                 self.last = gap.to_seq;
                 self.shown.gap();
-                self.add([ExecEvent::Gap(gap)]);
+                self.add([Told::Gap(gap)]);
             }
-            Given::End(over) => self.end(&over),
+            Given::End(over) => self.end(over),
             Given::Failed(error) => self.fail(error),
         }
     }
 
-    fn end(&mut self, over: &Over) {
+    fn end(&mut self, over: Arc<Over>) {
         let seq = over.end.seq;
         // init leaves as many numbers free before the end as there are streams.
         self.flush(seq.saturating_sub(2));
-        let end = match self.note.exec() {
-            Some(exec) => over.exec(&self.note, exec),
-            None => Err(no_exec()),
-        };
-        self.add([match end {
-            Ok(end) => ExecEvent::Done { seq, end },
-            Err(error) => ExecEvent::Failed { seq, error },
-        }]);
+        self.add([Told::End { seq, over }]);
         self.last = seq;
         self.is_over = true;
     }
@@ -208,26 +226,26 @@ impl Teller {
         }
         self.flush(self.last.saturating_add(1));
         let last = self.ready.iter().map(seq).max().unwrap_or(0).max(self.last);
-        self.ready.push_back(ExecEvent::Failed { seq: last.saturating_add(1), error });
+        self.ready.push_back(Told::Failed { seq: last.saturating_add(1), error });
         self.is_over = true;
     }
 
     fn flush(&mut self, seq: u64) {
         let rest: Vec<Chunk> = self.shown.finish(seq).collect();
-        self.add(rest.into_iter().map(ExecEvent::Chunk));
+        self.add(rest.into_iter().map(Told::Chunk));
     }
 
-    fn add(&mut self, events: impl IntoIterator<Item = ExecEvent>) {
+    fn add(&mut self, events: impl IntoIterator<Item = Told>) {
         let after = self.after;
         self.ready.extend(events.into_iter().filter(|event| seq(event) > after));
     }
 }
 
-fn seq(event: &ExecEvent) -> u64 {
-    match event {
-        ExecEvent::Chunk(chunk) => chunk.seq,
-        ExecEvent::Gap(gap) => gap.seq,
-        ExecEvent::Done { seq, .. } | ExecEvent::Failed { seq, .. } => *seq,
+fn seq(told: &Told) -> u64 {
+    match told {
+        Told::Chunk(chunk) => chunk.seq,
+        Told::Gap(gap) => gap.seq,
+        Told::End { seq, .. } | Told::Failed { seq, .. } => *seq,
     }
 }
 
@@ -272,7 +290,7 @@ pub(crate) async fn begin(
     session: &Arc<Handle>,
     request: ExecRequest,
 ) -> Result<ExecHandle, Error> {
-    let job = check_exec(request, config)?;
+    let job = check_exec(request, config, &session.spec.user)?;
     let (id, shape, feed) = (job.id.clone(), job.shape, job.feed.clone());
     let (reply, begun) = oneshot::channel();
     let command = Command::Exec { job: Box::new(job), reply };
@@ -285,7 +303,7 @@ pub(crate) async fn begin(
             Source::Kept(Box::new(Pull::new(reader, 0, Follow::Yes)))
         }
     };
-    let teller = Teller::new(note, shape, 0);
+    let teller = Teller::new(note, cleaning(shape), 0);
     Ok(ExecHandle { id, session: Arc::clone(session), source, seat, teller, shape })
 }
 

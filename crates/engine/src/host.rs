@@ -46,6 +46,8 @@ pub(crate) struct Host {
     pub(crate) counters: Counters,
     /// Making and removing workspaces: a session gets one that exists and stays.
     pub(crate) workspace_gate: tokio::sync::Mutex<()>,
+    /// Changing what can be changed of sessions.
+    pub(crate) update_gate: tokio::sync::Mutex<()>,
     /// Who may run a job on a workspace.
     pub(crate) workspace_jobs: Arc<tokio::sync::Semaphore>,
     pub(crate) creates: Semaphore,

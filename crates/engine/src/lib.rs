@@ -27,6 +27,8 @@ mod figures;
 mod files;
 mod host;
 pub mod image;
+mod images;
+mod lists;
 mod output;
 mod process;
 mod raw;
@@ -54,7 +56,10 @@ pub use exec::{ExecEvent, ExecHandle};
 pub use figures::{Counts, CreateEnd, Distribution, Resources, RunKind};
 pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
 use host::{CREATES_MAX, Host};
-pub use process::{Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written};
+pub use lists::{Limit, SessionFilter, SessionKey, SessionStatus};
+pub use process::{
+    Data, Form, Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written,
+};
 pub use raw::{Etag, LastLink, OpenFile, Target, described, file_type};
 pub use reserve::make_room;
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
@@ -70,6 +75,7 @@ use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId, limits};
+pub use session::Encoding;
 use session::{Cause, Command, Handle, State};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -181,17 +187,6 @@ impl Engine {
         made
     }
 
-    /// The sessions that have not ended, oldest first.
-    ///
-    /// # Errors
-    /// None today; listing may one day ask the database.
-    #[expect(clippy::unused_async, reason = "the caller must not care where the list is from")]
-    pub async fn sessions(&self) -> Result<Vec<Session>, Error> {
-        let host = &self.0.host;
-        let shown = host.live.all().into_iter().map(|session| session.show(&host.config.node));
-        Ok(shown.filter(|session| !session.status.is_over()).collect())
-    }
-
     /// One session, also for 24 h after its end.
     ///
     /// # Errors
@@ -253,15 +248,15 @@ impl Engine {
         })
     }
 
-    /// What a session has written outside a persistent workspace; 0 where it is not counted.
-    async fn disk_bytes(&self, session: &Handle) -> Result<u64, Error> {
+    /// What a session has written outside a persistent workspace; `None` where it is not counted.
+    async fn disk_bytes(&self, session: &Handle) -> Result<Option<u64>, Error> {
         if session.spec.disk_mb.is_none() {
-            return Ok(0);
+            return Ok(None);
         }
         let (host, id) = (Arc::clone(&self.0.host), session.id.clone());
         let used = tokio::task::spawn_blocking(move || host.dirs.used_bytes(&id)).await;
         let used = used.map_err(|error| Error::internal("a blocking task", error))?;
-        Ok(used.map_err(|error| Error::internal("space of a session", error))?.unwrap_or(0))
+        used.map_err(|error| Error::internal("space of a session", error))
     }
 
     /// Checks a command and queues it, or joins the one that has its id. Dropping the handle before the
@@ -431,6 +426,18 @@ impl Engine {
         self.0.host.reserve.full()
     }
 
+    /// What the operator decided.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.0.host.config
+    }
+
+    /// Whether sessions and workspaces can be limited in what they write.
+    #[must_use]
+    pub fn limits_disk(&self) -> bool {
+        self.0.host.disks.mechanism().is_some()
+    }
+
     /// The images of the data directory.
     #[must_use]
     pub fn images(&self) -> &image::Store {
@@ -497,6 +504,7 @@ fn open(config: Config, launcher: Launcher) -> Result<Host, StartError> {
         live: host::Live::default(),
         counters: figures::Counters::default(),
         workspace_gate: tokio::sync::Mutex::new(()),
+        update_gate: tokio::sync::Mutex::new(()),
         workspace_jobs: Arc::new(Semaphore::new(worker::WORKSPACE_JOBS_MAX)),
         creates: Semaphore::new(CREATES_MAX),
         trash_filled: tokio::sync::Notify::new(),

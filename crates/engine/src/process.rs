@@ -4,21 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandkasten_protocol::{self as protocol, Item, ToInit};
-use sandkasten_types::exec::{Gap, Stream};
+use sandkasten_protocol::{self as protocol, Item, SignalTo, ToInit};
+use sandkasten_types::exec::{Chunk, Gap, Stream};
 use sandkasten_types::process::{
-    ProcessEnd, ProcessStarted, ProcessStatus, SignalName, StartProcess, Tty,
+    ProcessEnd, ProcessStarted, ProcessStatus, SignalProcess, StartProcess, Tty,
 };
 use sandkasten_types::{ProcessId, SessionId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::events::{EventsFrom, cancel, run_status, shown, started_at};
-use crate::output::api_stream;
+use crate::exec::{Teller, Told};
+use crate::output::{Cleaning, Decoder};
 use crate::reader::{Given, Pull, Read, Reader};
 use crate::session::{
-    Command, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, check_program, signal,
-    window,
+    Command, Encoding, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, check_program,
+    signal, window,
 };
 use crate::{Engine, Error};
 
@@ -61,19 +62,21 @@ impl ProcessHandle {
         self.seat.quiet();
         let end = over?.process(&self.note)?;
         let has_tty = self.note.process().is_some_and(|process| process.has_tty);
+        let encoding = self.note.process().map_or(Encoding::Base64, |process| process.encoding);
+        let text = || (encoding == Encoding::Text).then(Decoder::default);
         let process_id = self.started.process_id;
         let hold = self.hold.map(Arc::new);
         let kept = |stream| {
             let of = (Name::Process(process_id.clone()), self.seat.run());
             let reader = Reader::new(Arc::clone(&self.session), of, 0).of(stream);
-            Kept { reader: Some(reader), _hold: hold.clone() }
+            Kept { reader: Some(reader), text: text(), _hold: hold.clone() }
         };
         let (stdout, stderr) = if has_tty {
-            (kept(protocol::Stream::Pty), Kept { reader: None, _hold: None })
+            (kept(protocol::Stream::Pty), Kept { reader: None, text: None, _hold: None })
         } else {
             (kept(protocol::Stream::Stdout), kept(protocol::Stream::Stderr))
         };
-        Ok(ProcessResult { process_id, end, stdout, stderr })
+        Ok(ProcessResult { process_id, end, encoding, stdout, stderr })
     }
 }
 
@@ -82,6 +85,8 @@ impl ProcessHandle {
 pub struct ProcessResult {
     pub process_id: ProcessId,
     pub end: ProcessEnd,
+    /// Of the two streams; pieces of a text are valid UTF-8.
+    pub encoding: Encoding,
     /// With a PTY all that it wrote.
     pub stdout: Kept,
     pub stderr: Kept,
@@ -91,6 +96,8 @@ pub struct ProcessResult {
 #[derive(Debug)]
 pub struct Kept {
     reader: Option<Reader>,
+    /// Where it is a text.
+    text: Option<Decoder>,
     _hold: Option<Arc<Hold>>,
 }
 
@@ -104,12 +111,19 @@ impl Kept {
         loop {
             match reader.next().await? {
                 Some(Read { item: Item::Record(record), .. }) => {
-                    return Ok(Some(record.data.into()));
+                    return Ok(Some(match &mut self.text {
+                        Some(text) => text.push(&record.data).into(),
+                        None => record.data.into(),
+                    }));
                 }
-                Some(Read { item: Item::Gap { .. }, .. }) => {}
+                Some(Read { item: Item::Gap { .. }, .. }) => {
+                    if let Some(rest) = self.text.as_mut().map(Decoder::finish) {
+                        return Ok(Some(rest.into()));
+                    }
+                }
                 Some(Read { item: Item::End { .. }, .. }) | None => {
                     self.reader = None;
-                    return Ok(None);
+                    return Ok(self.text.take().map(|mut text| text.finish().into()));
                 }
             }
         }
@@ -120,10 +134,28 @@ impl Kept {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     pub stream: Stream,
-    pub data: Bytes,
+    pub data: Data,
     pub seq: u64,
     /// Milliseconds since 1970-01-01 UTC.
     pub timestamp: i64,
+}
+
+/// Output as it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Data {
+    Bytes(Bytes),
+    /// What is no UTF-8 is replaced; characters are whole.
+    Text(String),
+}
+
+impl Data {
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Text(text) => text.as_bytes(),
+        }
+    }
 }
 
 /// One event of a process.
@@ -147,45 +179,57 @@ pub enum ProcessEvent {
 #[derive(Debug)]
 pub struct ProcessEvents {
     pull: Pull,
-    note: Arc<Note>,
-    last: u64,
-    has_ended: bool,
+    teller: Teller,
+    is_over: bool,
     _hold: Hold,
+}
+
+/// How the output in a process's events is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As the process's request asked for.
+    AsAsked,
+    /// As bytes, whatever that was.
+    Bytes,
 }
 
 impl ProcessEvents {
     /// The next event; `None` after the last. May be dropped and called again.
     pub async fn next(&mut self) -> Option<ProcessEvent> {
-        let event = match self.pull.next().await? {
-            Given::Record(record, _) => {
-                self.last = record.seq;
-                ProcessEvent::Output(Written {
-                    stream: api_stream(record.stream),
-                    seq: record.seq,
-                    timestamp: record.at_ms,
-                    data: record.data.into(),
-                })
+        loop {
+            if let Some(told) = self.teller.ready.pop_front() {
+                return Some(event(&self.teller.note, told));
             }
-            Given::Gap(gap) => {
-                self.last = gap.seq;
-                ProcessEvent::Gap(gap)
+            if self.is_over {
+                return None;
             }
-            Given::End(over) => {
-                let seq = over.end.seq;
-                self.last = seq;
-                self.has_ended = true;
-                match over.process(&self.note) {
-                    Ok(end) => ProcessEvent::Exit { seq, end },
-                    Err(error) => ProcessEvent::Failed { seq, error },
+            match self.pull.next().await {
+                Some(given) => {
+                    self.is_over = matches!(given, Given::Failed(_));
+                    self.teller.take(given);
                 }
+                None => self.is_over = true,
             }
-            // Behind the end there is output of children at most: that it breaks off is no news.
-            Given::Failed(_) if self.has_ended => return None,
-            Given::Failed(error) => {
-                ProcessEvent::Failed { seq: self.last.saturating_add(1), error }
-            }
-        };
-        Some(event)
+        }
+    }
+}
+
+fn event(note: &Note, told: Told) -> ProcessEvent {
+    match told {
+        Told::Chunk(chunk) => {
+            let Chunk { chunk: text, chunk_base64: bytes, timestamp, stream, seq } = chunk;
+            let data = match text {
+                Some(text) => Data::Text(text),
+                None => Data::Bytes(bytes.unwrap_or_default().0.into()),
+            };
+            ProcessEvent::Output(Written { stream, data, seq, timestamp })
+        }
+        Told::Gap(gap) => ProcessEvent::Gap(gap),
+        Told::End { seq, over } => match over.process(note) {
+            Ok(end) => ProcessEvent::Exit { seq, end },
+            Err(error) => ProcessEvent::Failed { seq, error },
+        },
+        Told::Failed { seq, error } => ProcessEvent::Failed { seq, error },
     }
 }
 
@@ -202,7 +246,7 @@ impl Engine {
     ) -> Result<ProcessHandle, Error> {
         self.check_stopping()?;
         let session = self.living(id).await?;
-        let program = check_program(request)?;
+        let program = check_program(request, &session.spec.user)?;
         let process_id = program.id.clone();
         let hold = program.wait.then(|| Hold::new(&session));
         let (reply, begun) = oneshot::channel();
@@ -223,13 +267,22 @@ impl Engine {
         Ok(ProcessHandle { started, session, note, seat, hold })
     }
 
-    /// The processes of a session that are kept, oldest first.
+    /// The processes of a session that are kept, oldest first. Each has a number, which rises from one to
+    /// the next.
+    ///
+    /// # Errors
+    /// [`Error::SessionNotFound`], [`Error::Ended`].
+    pub async fn list_processes(&self, id: &SessionId) -> Result<Vec<(u64, ProcessStatus)>, Error> {
+        let found = self.living(id).await?.list().await?;
+        Ok(found.iter().filter_map(|found| Some((found.run, status(found)?))).collect())
+    }
+
+    /// The same without the numbers.
     ///
     /// # Errors
     /// [`Error::SessionNotFound`], [`Error::Ended`].
     pub async fn processes(&self, id: &SessionId) -> Result<Vec<ProcessStatus>, Error> {
-        let found = self.living(id).await?.list().await?;
-        Ok(found.iter().filter_map(status).collect())
+        Ok(self.list_processes(id).await?.into_iter().map(|(_, status)| status).collect())
     }
 
     /// One process.
@@ -259,7 +312,8 @@ impl Engine {
         give_stdin(self.program(id, process).await?, data, last).await
     }
 
-    /// Sends a signal to the process itself. One that has ended gets none, and that is no error.
+    /// Sends a signal to the process itself, or to its group. One that has ended gets none, and that is no
+    /// error.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a signal that is none, [`Error::ProcessNotFound`].
@@ -267,12 +321,14 @@ impl Engine {
         &self,
         id: &SessionId,
         process: &ProcessId,
-        name: &SignalName,
+        request: &SignalProcess,
     ) -> Result<(), Error> {
-        let signal = signal(name)?;
+        let signal = signal(&request.signal)?;
+        let group = request.group.unwrap_or(false);
+        let to = if group { SignalTo::Group } else { SignalTo::Process };
         let (session, found) = self.program(id, process).await?;
         session.tell(Command::Renew)?;
-        let (run, frame) = (found.run, ToInit::Signal { run: found.run, signal });
+        let (run, frame) = (found.run, ToInit::Signal { run: found.run, signal, to });
         session.tell(Command::Tell { run, frame })
     }
 
@@ -286,7 +342,7 @@ impl Engine {
         process: &ProcessId,
         size: Tty,
     ) -> Result<(), Error> {
-        let window = window(size, "window")?;
+        let window = window(size, "")?;
         let (session, found) = self.program(id, process).await?;
         if !found.note.process().is_some_and(|process| process.has_tty) {
             return Err(Error::Conflict(format!("process {process} has no PTY")));
@@ -318,13 +374,24 @@ impl Engine {
         id: &SessionId,
         process: &ProcessId,
         from: EventsFrom,
+        form: Form,
     ) -> Result<ProcessEvents, Error> {
         let (session, found) = self.program(id, process).await?;
         let hold = Hold::new(&session);
         let EventsFrom { after, follow } = from;
-        let reader = Reader::new(session, (Name::Process(process.clone()), found.run), after);
-        let pull = Pull::new(reader, after, follow);
-        Ok(ProcessEvents { pull, note: found.note, last: after, has_ended: false, _hold: hold })
+        let asked = found.note.process().map(|process| process.encoding);
+        let cleaning =
+            (form == Form::AsAsked && asked == Some(Encoding::Text)).then_some(Cleaning::Utf8Only);
+        // Text depends on all that stands before it.
+        let begin = if cleaning.is_some() { 0 } else { after };
+        let reader = Reader::new(session, (Name::Process(process.clone()), found.run), begin);
+        let teller = Teller::new(found.note, cleaning, after);
+        Ok(ProcessEvents {
+            pull: Pull::new(reader, after, follow),
+            teller,
+            is_over: false,
+            _hold: hold,
+        })
     }
 
     async fn program(

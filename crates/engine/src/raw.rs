@@ -15,7 +15,7 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 use sandkasten_files::identity;
 use sandkasten_protocol::work::{Kind, Meta};
-use sandkasten_protocol::{Expect, FileDone, FileOp, FileUser, Identity, Parents};
+use sandkasten_protocol::{Expect, FileDone, FileOp, FileUser, Identity, Parents, RunUser};
 use sandkasten_types::WorkspaceId;
 use sandkasten_types::files::{DirEntry, FileType};
 use sandkasten_types::time::rfc3339_nanos;
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
-use crate::session::{Command, Handle};
+use crate::session::{Command, Handle, run_user};
 use crate::worker::sync_tree;
 use crate::workspace::Workspaces;
 use crate::workspaces::{must_exist, to_sync, workspace_call};
@@ -166,7 +166,46 @@ pub enum Target {
     MayBeReplaced,
 }
 
+fn user_without_session(name: &str) -> Result<FileUser, Error> {
+    match name {
+        "sandbox" => Ok(FileUser::Session),
+        "root" => Ok(FileUser::Root),
+        _ => {
+            let text = "`user` of a workspace's files must be `sandbox` or `root`";
+            Err(Error::InvalidRequest(text.into()))
+        }
+    }
+}
+
 impl Engine {
+    /// Who a call on files is asked to act as: see [`crate::session`]'s rule for users.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] where there is no such user, or, in a workspace, for anybody but the
+    /// session user and root; those of the session.
+    pub async fn file_user(&self, place: &Place, asked: Option<&str>) -> Result<FileUser, Error> {
+        let Some(name) = asked.filter(|name| !name.is_empty()) else {
+            return Ok(FileUser::Session);
+        };
+        let id = match place {
+            Place::Session(id) => id,
+            // Whose passwd would it be?
+            Place::Workspace(_) => return user_without_session(name),
+        };
+        let session = self.living(id).await?;
+        match run_user(Some(name), &session.spec.user)? {
+            RunUser::Session => Ok(FileUser::Session),
+            RunUser::Root => Ok(FileUser::Root),
+            RunUser::Named(name) => {
+                let op = FileOp::FindUser { name };
+                match session_call(&session, &[], op).await? {
+                    (FileDone::User { uid, gid }, _) => Ok(FileUser::Ids { uid, gid }),
+                    _ => Err(Error::Internal("init found no ids of a user".into())),
+                }
+            }
+        }
+    }
+
     /// Opens a regular file for reading.
     ///
     /// # Errors

@@ -327,7 +327,7 @@ pub(crate) async fn in_workspace(
 /// The life of a thread that a job has for itself: its ids are never given back.
 fn run_as(user: FileUser, root: &Root, job: Job, socket: OwnedFd) {
     let ids = match user {
-        FileUser::Session => take_ids(),
+        FileUser::Session | FileUser::Ids { .. } => take_ids(),
         // The box's root, whom `root` keeps in the workspace as the jail does.
         FileUser::Root => Ok(()),
     };

@@ -6,9 +6,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sandkasten_engine::{Error, EventsFrom, Follow, Kept, Last, ProcessEvent, ProcessResult};
+use sandkasten_engine::{Error, EventsFrom, Follow, Form, Kept, Last, ProcessEvent, ProcessResult};
 use sandkasten_types::exec::{ExitReason, RunStatus};
-use sandkasten_types::process::{ProcessEnd, ProcessStdin, SignalName, StartProcess, Tty};
+use sandkasten_types::process::{
+    ProcessEnd, ProcessStdin, SignalName, SignalProcess, StartProcess, Tty,
+};
 use sandkasten_types::session::CreateSession;
 use sandkasten_types::{Base64, ProcessId, SessionId};
 use support::{Lab, lab, labs, memory, runtime, start};
@@ -51,11 +53,11 @@ async fn begin(lab: &Lab, id: &SessionId, request: StartProcess) -> ProcessId {
 /// What a program wrote, up to its end.
 async fn followed(lab: &Lab, id: &SessionId, process: &ProcessId) -> (String, ProcessEnd) {
     let from = EventsFrom { after: 0, follow: Follow::Yes };
-    let mut events = lab.engine.process_events(id, process, from).await.unwrap();
+    let mut events = lab.engine.process_events(id, process, from, Form::Bytes).await.unwrap();
     let mut text = Vec::new();
     loop {
         match events.next().await.expect("an end") {
-            ProcessEvent::Output(written) => text.extend_from_slice(&written.data),
+            ProcessEvent::Output(written) => text.extend_from_slice(written.data.as_bytes()),
             ProcessEvent::Exit { end, .. } => return (String::from_utf8(text).unwrap(), end),
             ProcessEvent::Gap(gap) => panic!("{gap:?}"),
             ProcessEvent::Failed { error, .. } => panic!("{error}"),
@@ -133,9 +135,9 @@ fn a_process_is_signalled_and_killed_with_all_it_started() {
         )
         .await;
         let from = EventsFrom { after: 0, follow: Follow::Yes };
-        let mut events = lab.engine.process_events(id, &trap, from).await.unwrap();
+        let mut events = lab.engine.process_events(id, &trap, from, Form::Bytes).await.unwrap();
         assert!(matches!(events.next().await, Some(ProcessEvent::Output(_))));
-        let usr1 = SignalName::Name("SIGUSR1".into());
+        let usr1 = SignalProcess { signal: SignalName::Name("SIGUSR1".into()), group: None };
         lab.engine.signal_process(id, &trap, &usr1).await.unwrap();
         let (text, end) = followed(&lab, id, &trap).await;
         assert_eq!((text.as_str(), end.exit_code), ("on\ngot\n", 4));
@@ -205,11 +207,11 @@ fn a_terminal_is_one() {
         lab.engine.resize_process(id, &process, size).await.unwrap();
         lab.engine.process_stdin(id, &process, "go\n".into(), Last::No).await.unwrap();
         let from = EventsFrom { after: 0, follow: Follow::Yes };
-        let mut events = lab.engine.process_events(id, &process, from).await.unwrap();
+        let mut events = lab.engine.process_events(id, &process, from, Form::Bytes).await.unwrap();
         let mut text = String::new();
         while !(text.contains("9 44") && text.contains("xterm-256color")) {
             let Some(ProcessEvent::Output(written)) = events.next().await else { panic!("{text}") };
-            text.push_str(std::str::from_utf8(&written.data).unwrap());
+            text.push_str(std::str::from_utf8(written.data.as_bytes()).unwrap());
         }
         assert!(text.contains("tty\r\n"), "{text}");
         // ^C reaches what runs in the foreground.

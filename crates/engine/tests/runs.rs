@@ -4,13 +4,15 @@
 
 mod support;
 
-use sandkasten_engine::{Error, EventsFrom, ExecEvent, Follow, Last, ProcessEvent, ProcessEvents};
+use sandkasten_engine::{
+    Error, EventsFrom, ExecEvent, Follow, Form, Last, ProcessEvent, ProcessEvents,
+};
 use sandkasten_protocol::{
-    FileUser, FromInit, How, Item, Known, Part, Reader, Spool, Stdin, Stream, Task, Then, ToInit,
-    Wait,
+    FromInit, How, Item, Known, Part, Reader, RunUser, SignalTo, Spool, Stdin, Stream, Task, Then,
+    ToInit, Wait,
 };
 use sandkasten_types::exec::{ExecRequest, ExecStatus, ExitReason, RestartShell, RunStatus};
-use sandkasten_types::process::{ProcessStdin, SignalName, StartProcess, Tty};
+use sandkasten_types::process::{ProcessStdin, SignalName, SignalProcess, StartProcess, Tty};
 use sandkasten_types::session::Status;
 use support::fake::{Fake, begun, end, record, record_of, with_fake, with_fakes};
 
@@ -44,7 +46,7 @@ fn a_command_is_begun_settled_and_answered() {
         let (run, task) = fake.begin().await;
         assert_eq!((run.id, run.reader, run.stdin), (1, Reader::Paced, Stdin::Empty));
         assert!(run.note.len() < 300, "{}", run.note.len());
-        let Task::Command { cmd, user: FileUser::Session, .. } = task else { panic!("{task:?}") };
+        let Task::Command { cmd, user: RunUser::Session, .. } = task else { panic!("{task:?}") };
         assert_eq!(cmd, b"true");
         let records = vec![record(1, b"a\r\n"), record(2, b"b")];
         fake.send(&FromInit::Output { run: 1, records }).await;
@@ -257,7 +259,7 @@ fn fields_of_a_command_reach_init() {
         let handle = lab.engine.exec(&id, all).await.unwrap();
         let (run, task) = fake.begin().await;
         assert_eq!((run.stdin, run.spool), (Stdin::Piped, Spool::Together { bytes: 64 << 20 }));
-        let Task::Command { user: FileUser::Root, .. } = task else { panic!("{task:?}") };
+        let Task::Command { user: RunUser::Root, .. } = task else { panic!("{task:?}") };
         let stdin = ToInit::Stdin { run: 1, data: b"hello".to_vec(), is_last: true };
         assert_eq!(fake.next().await, stdin);
         fake.send(&FromInit::Taken { run: 1, bytes: 5 }).await;
@@ -391,7 +393,7 @@ async fn all(events: &mut ProcessEvents) -> Vec<(u64, String)> {
     while let Some(event) = events.next().await {
         seen.push(match event {
             ProcessEvent::Output(written) => {
-                (written.seq, String::from_utf8(written.data.to_vec()).unwrap())
+                (written.seq, String::from_utf8(written.data.as_bytes().to_vec()).unwrap())
             }
             ProcessEvent::Gap(gap) => (gap.seq, "gap".into()),
             ProcessEvent::Exit { seq, end } => (seq, format!("exit {}", end.exit_code)),
@@ -427,9 +429,9 @@ fn a_process_is_started_written_to_and_killed() {
         let error =
             lab.engine.process_stdin(&id, &process, "more".into(), Last::No).await.unwrap_err();
         assert!(matches!(error, Error::Conflict(_)), "{error}");
-        let term = SignalName::Name("TERM".into());
+        let term = SignalProcess { signal: SignalName::Name("TERM".into()), group: None };
         lab.engine.signal_process(&id, &process, &term).await.unwrap();
-        assert_eq!(fake.next().await, ToInit::Signal { run: 1, signal: 15 });
+        assert_eq!(fake.next().await, ToInit::Signal { run: 1, signal: 15, to: SignalTo::Process });
         let size = Tty { rows: 1, cols: 2 };
         lab.engine.resize_process(&id, &process, size).await.unwrap();
         assert!(matches!(fake.next().await, ToInit::Resize { run: 1, .. }));
@@ -454,7 +456,8 @@ fn a_process_is_started_written_to_and_killed() {
         lab.engine.signal_process(&id, &process, &term).await.unwrap();
         fake.is_left_alone().await;
         let from = EventsFrom { after: 1, follow: Follow::Yes };
-        let mut events = lab.engine.process_events(&id, &process, from).await.unwrap();
+        let mut events =
+            lab.engine.process_events(&id, &process, from, Form::AsAsked).await.unwrap();
         let read = async {
             let items = vec![Item::End { seq: 3 }];
             replay(&mut fake, (1, 1, Wait::Yes), items, Then::Over).await;

@@ -8,16 +8,16 @@ use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sandkasten_protocol::id;
+use sandkasten_protocol::passwd::{Entry, find};
+use sandkasten_protocol::{How, RunUser};
 
+use crate::exec::Outcome;
 use crate::lookup::{self, PROC_MAGIC};
 use crate::rights::{Ids, Rights};
 
 const PASSWD: &[u8] = b"/etc/passwd";
 /// Bytes of the file that are read.
 const PASSWD_BYTES_MAX: usize = 1024 * 1024;
-/// Ids that a box has.
-const IDS: u32 = 65_536;
 
 /// A user and where it is at home.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Account {
     pub(crate) fn root(rights: Rights, reader: Ids) -> Self {
         let home = read(rights, reader)
             .and_then(|text| find(&text, b"root"))
-            .map_or_else(|| b"/root".to_vec(), |account| account.home);
+            .map_or_else(|| b"/root".to_vec(), |entry| entry.home);
         Self { name: b"root".to_vec(), ids: Ids::ROOT, home }
     }
 
@@ -42,9 +42,34 @@ impl Account {
         [pair(b"HOME", &self.home), pair(b"USER", &self.name), pair(b"LOGNAME", &self.name)]
     }
 
-    /// `None`: there is no such user, or none that a program may run as.
+    fn of(entry: Entry) -> Self {
+        let Entry { name, uid, gid, home } = entry;
+        Self { name, ids: Ids { uid, gid }, home }
+    }
+
+    /// By name, or by a uid in digits that no user has for a name. `None`: there is no such user, or none
+    /// that a program may run as.
     pub(crate) fn named(rights: Rights, reader: Ids, name: &[u8]) -> Option<Self> {
-        find(&read(rights, reader)?, name)
+        find(&read(rights, reader)?, name).map(Self::of)
+    }
+
+    /// `None`: the user of the session, who has an environment already.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub(crate) fn of_run(
+        rights: Rights,
+        reader: Ids,
+        user: &RunUser,
+    ) -> Result<Option<Self>, Outcome> {
+        match user {
+            RunUser::Session => Ok(None),
+            RunUser::Root => Ok(Some(Self::root(rights, reader))),
+            RunUser::Named(name) => match Self::named(rights, reader, name) {
+                Some(account) => Ok(Some(account)),
+                None => Err(Outcome::of(How::UnknownUser)),
+            },
+        }
     }
 }
 
@@ -83,96 +108,5 @@ pub(crate) fn read_up_to(file: impl AsFd, most: usize) -> Result<Vec<u8>, Errno>
             Err(Errno::INTR) => text.truncate(length),
             Err(errno) => return Err(errno),
         }
-    }
-}
-
-/// The first entry of that name counts, as it does for login(1).
-fn find(text: &[u8], name: &[u8]) -> Option<Account> {
-    let line = text.split(|b| *b == b'\n').find(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.first().is_some_and(|b| *b == b':'))
-    })?;
-    let fields: Vec<&[u8]> = line.split(|b| *b == b':').collect();
-    let [first, _password, uid, gid, _comment, home, ..] = fields.as_slice() else { return None };
-    if *first != name {
-        return None;
-    }
-    let ids = Ids { uid: id_of(uid)?, gid: id_of(gid)? };
-    // What stands in the environment can't hold a NUL.
-    let has_home = home.starts_with(b"/") && !home.contains(&0);
-    let home = if has_home { home.to_vec() } else { b"/".to_vec() };
-    Some(Account { name: name.to_vec(), ids, home })
-}
-
-fn id_of(text: &[u8]) -> Option<u32> {
-    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    let id = is_number.then(|| std::str::from_utf8(text).ok()?.parse::<u32>().ok()).flatten()?;
-    (id < IDS && id != id::INIT && id != id::INIT_REAL).then_some(id)
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    const TEXT: &[u8] = b"root:x:0:0:root:/root:/bin/bash\n\
-        # a comment\n\
-        \n\
-        daemon:x:1:2:daemon:/usr/sbin:/usr/sbin/nologin\n\
-        www-data:x:33:33::\n\
-        r\xc3\xa4t:x:40:41:\xff:/h/r\xff:\n\
-        short:x:1\n\
-        daemon:x:7:7::/:\n\
-        big:x:65536:0::/:\n\
-        minus:x:-1:0::/:\n\
-        plus:x:+1:0::/:\n\
-        empty:x::0::/:\n\
-        huge:x:99999999999999999999:0::/:\n\
-        init:x:65000:65000::/:\n\
-        real:x:1:65001::/:\n\
-        last:x:65535:65534::/last";
-
-    fn ids(name: &[u8]) -> Option<(u32, u32)> {
-        find(TEXT, name).map(|a| (a.ids.uid, a.ids.gid))
-    }
-
-    #[test]
-    fn users_are_found() {
-        assert_eq!(ids(b"root"), Some((0, 0)));
-        assert_eq!(ids(b"daemon"), Some((1, 2)));
-        assert_eq!(ids(b"last"), Some((65535, 65534)));
-        assert_eq!(find(TEXT, b"www-data").unwrap().home, b"/");
-        let rat = find(TEXT, b"r\xc3\xa4t").unwrap();
-        assert_eq!((rat.ids.uid, rat.ids.gid, rat.home.as_slice()), (40, 41, &b"/h/r\xff"[..]));
-    }
-
-    #[test]
-    fn others_are_not() {
-        let names: [&[u8]; 14] = [
-            b"",
-            b"roo",
-            b"root:x",
-            b"# a comment",
-            b"short",
-            b"big",
-            b"minus",
-            b"plus",
-            b"empty",
-            b"huge",
-            b"init",
-            b"real",
-            b"nobody",
-            b"\n",
-        ];
-        for name in names {
-            assert_eq!(ids(name), None, "{:?}", String::from_utf8_lossy(name));
-        }
-    }
-
-    #[test]
-    fn any_bytes_are_read() {
-        for text in [&b""[..], b":", b"::::::::", b"\0:\0:0:0:\0:/\0:", b"a", b"a:", &[b'a'; 5000]]
-        {
-            assert!(find(text, b"a").is_none());
-        }
-        assert_eq!(find(b"a:x:1:1::/h\0:", b"a").unwrap().home, b"/");
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sandkasten_protocol::{Bytes, End, FileUser, How, OutputMode, Run, Shell};
+use sandkasten_protocol::{Bytes, End, How, OutputMode, Run, RunUser, Shell};
 
 use crate::clock::Moment;
 use crate::input::Input;
@@ -55,7 +55,7 @@ pub(crate) enum Work {
     Command {
         cmd: Bytes,
         output: OutputMode,
-        user: FileUser,
+        user: RunUser,
     },
     /// A new shell.
     Restart(State),
@@ -182,7 +182,9 @@ impl Running {
         let Exec { run, work, input } = exec;
         let started = Moment::now();
         let mut steps = VecDeque::new();
-        if matches!(work, Work::Command { user: FileUser::Root, .. }) {
+        let is_of_another =
+            matches!(&work, Work::Command { user, .. } if *user != RunUser::Session);
+        if is_of_another {
             // Its directory and environment are its own.
             steps.push_back(Step::Variables);
         } else {

@@ -14,6 +14,7 @@ use rustix::thread::CapabilitySet;
 use sandkasten_files::identity;
 use sandkasten_protocol::{Expect, FileDone, FileFault, FileOp, FileUser, Parents, id};
 
+use crate::accounts::Account;
 use crate::lookup::{self, Follow, Place, fault};
 use crate::names::{self, Existing};
 use crate::rights::Ids;
@@ -94,6 +95,12 @@ impl Files {
                     .and_then(|path| Pending::begin(world, &path, self.ids(user), how));
                 pending.and_then(|pending| self.put(world, &pending, &data))
             }
+            FileOp::FindUser { name } => match Account::named(world.rights, self.user, &name) {
+                Some(Account { ids: Ids { uid, gid }, .. }) => {
+                    Ok((FileDone::User { uid, gid }, None))
+                }
+                None => Err(FileFault::UnknownUser),
+            },
             FileOp::Commit { token } => self.commit(world, token),
             FileOp::Abort { token } => self.abort(world, token),
             FileOp::OpenDir { token } => self.open_dir(world, token),
@@ -148,6 +155,7 @@ impl Files {
         match user {
             FileUser::Session => self.user,
             FileUser::Root => Ids::ROOT,
+            FileUser::Ids { uid, gid } => Ids { uid, gid },
         }
     }
 

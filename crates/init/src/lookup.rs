@@ -179,6 +179,17 @@ fn make_dirs(path: &[u8]) -> Result<OwnedFd, FileFault> {
     Ok(dir)
 }
 
+/// Makes a directory where it is missing, and sees whether it can be entered.
+pub(crate) fn enterable_dir(path: &[u8]) -> Result<(), FileFault> {
+    let path = absolute(path)?;
+    let dir = match find_dir(CWD, &path) {
+        Err(Errno::NOENT) => make_dirs(&path)?,
+        found => found.map_err(fault)?,
+    };
+    // A look-up of a name in it takes what entering it does.
+    find_dir(dir.as_fd(), b".").map(drop).map_err(fault)
+}
+
 /// Refuses what lies in `/proc/1`, also where a link has led there.
 fn refuse_own(found: impl AsFd) -> Result<(), FileFault> {
     let found = found.as_fd();

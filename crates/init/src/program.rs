@@ -24,7 +24,7 @@ use rustix::process::{Gid, Pid, Signal, Uid};
 use rustix::termios::Winsize;
 use rustix::thread::CapabilitySet;
 use sandkasten_protocol::{
-    Begun, Bytes, FromInit, How, PROGRAMS_MAX, ProgramUser, Run, Stdin, Stream, Window,
+    Begun, Bytes, FromInit, How, PROGRAMS_MAX, Run, RunUser, SignalTo, Stdin, Stream, Window,
 };
 
 use crate::accounts::Account;
@@ -47,6 +47,8 @@ use crate::world::World;
 const HOME: &[u8] = b"/workspace";
 /// Signals that may wait for a program's begin.
 const EARLY_SIGNALS_MAX: usize = 64;
+/// Bytes of a program's name that are said where it can't be run.
+const NAME_BYTES_MAX: usize = 1024;
 const FOUND_NOWHERE: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
@@ -103,6 +105,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 struct Live {
     role: Role,
+    /// Of the program, as it was asked for; not all of a long one.
+    name: Bytes,
     process: Supervised,
     phase: Phase,
     started: Moment,
@@ -119,7 +123,7 @@ struct Live {
 
 #[derive(Debug)]
 enum Phase {
-    Starting { failure: Option<Failure>, signals: Vec<i32> },
+    Starting { failure: Option<Failure>, signals: Vec<(i32, SignalTo)> },
     Running,
     Killing { why: How, give_up: Option<Moment>, ended: Option<Ended> },
     Ending { outcome: Outcome, finished: Moment, until: Moment },
@@ -144,16 +148,9 @@ impl Programs {
         (world, runs): (&mut World, &mut Runs),
         setup: &Setup,
         run: &Run,
-        (argv, user, tty): (Vec<Bytes>, &ProgramUser, Option<Window>),
+        (argv, user, tty): (Vec<Bytes>, &RunUser, Option<Window>),
     ) -> Result<(), Outcome> {
-        let account = match user {
-            ProgramUser::Session => None,
-            ProgramUser::Root => Some(Account::root(world.rights, setup.ids)),
-            ProgramUser::Named(name) => {
-                let account = Account::named(world.rights, setup.ids, name);
-                Some(account.ok_or_else(|| Outcome::of(How::UnknownUser))?)
-            }
-        };
+        let account = Account::of_run(world.rights, setup.ids, user)?;
         let ids = account.as_ref().map_or(setup.ids, |account| account.ids);
         let base = setup.env.iter().map(|pair| pair.as_bytes());
         let mut changes = Vec::new();
@@ -195,6 +192,8 @@ impl Programs {
         }
         let path = run.cwd.clone().map(CString::new).transpose();
         let path = path.map_err(|_nul| not_started(Errno::INVAL))?;
+        let name = order.argv.first().map_or(&[][..], Vec::as_slice);
+        let name = name.get(..NAME_BYTES_MAX).unwrap_or(name).to_vec();
         let argv: Result<Vec<_>, _> = order.argv.into_iter().map(CString::new).collect();
         let argv = argv.map_err(|_nul| not_started(Errno::INVAL))?;
         if argv.is_empty() {
@@ -223,6 +222,7 @@ impl Programs {
         }
         let live = Live {
             role: order.role,
+            name,
             process,
             phase: Phase::Starting { failure: None, signals: Vec::new() },
             started,
@@ -247,14 +247,14 @@ impl Programs {
         self.all.get_mut(&run)?.input.as_mut()
     }
 
-    /// To the program itself. One that comes before it runs waits for that.
-    pub(crate) fn signal(&mut self, world: &World, run: u64, signal: i32) {
+    /// To the program itself or its group. One that comes before it runs waits for that.
+    pub(crate) fn signal(&mut self, world: &World, run: u64, (signal, to): (i32, SignalTo)) {
         let Some(live) = self.all.get_mut(&run) else { return };
         match &mut live.phase {
             Phase::Starting { signals, .. } if signals.len() < EARLY_SIGNALS_MAX => {
-                signals.push(signal);
+                signals.push((signal, to));
             }
-            Phase::Running => live.process.signal_raw(world.rights, signal),
+            Phase::Running => live.signal(world, signal, to),
             Phase::Starting { .. } | Phase::Killing { .. } | Phase::Ending { .. } | Phase::Over => {
             }
         }
@@ -411,8 +411,20 @@ impl Live {
         if let Phase::Starting { signals, .. } = &mut self.phase {
             let signals = std::mem::take(signals);
             self.phase = Phase::Running;
-            for signal in signals {
-                self.process.signal_raw(world.rights, signal);
+            for (signal, to) in signals {
+                self.signal(world, signal, to);
+            }
+        }
+    }
+
+    fn signal(&self, world: &World, signal: i32, to: SignalTo) {
+        match to {
+            SignalTo::Process => self.process.signal_raw(world.rights, signal),
+            SignalTo::Group => {
+                let foreground = self.terminal.as_ref();
+                let foreground =
+                    foreground.and_then(|master| rustix::termios::tcgetpgrp(master).ok());
+                self.process.signal_groups(world.rights, signal, foreground);
             }
         }
     }
@@ -427,7 +439,10 @@ impl Live {
 
     fn on_failed(&mut self, (world, runs): (&mut World, &mut Runs), run: u64, failure: Failure) {
         match failure {
-            Failure::NotFound | Failure::NotExecutable => self.tell_begun((world, runs), run),
+            Failure::NotFound | Failure::NotExecutable => {
+                self.tell_begun((world, runs), run);
+                self.tell_failure((world, runs), run, failure);
+            }
             Failure::BadDir | Failure::NotStarted(_) => {}
         }
         if let Phase::Starting { failure: known, .. } = &mut self.phase {
@@ -437,6 +452,23 @@ impl Live {
             // Nothing else tells of its end.
             self.finish((world, runs), run, failed(failure));
         }
+    }
+
+    /// Says on the program's stderr why it does not run, as a shell would.
+    fn tell_failure(&self, (world, runs): (&mut World, &mut Runs), run: u64, failure: Failure) {
+        if self.role == Role::Command {
+            return;
+        }
+        let why: &[u8] = match failure {
+            Failure::NotFound => b": no such program",
+            _ => b": not executable",
+        };
+        let (stream, end): (_, &[u8]) = match self.terminal {
+            Some(_) => (Stream::Pty, b"\r\n"),
+            None => (Stream::Stderr, b"\n"),
+        };
+        let line = [b"sandkasten: ", self.name.as_slice(), why, end].concat();
+        runs.say(world, run, stream, &line);
     }
 
     fn on_ended(&mut self, (world, runs): (&mut World, &mut Runs), run: u64, ended: Ended) {

@@ -279,6 +279,17 @@ impl Runs {
         }
     }
 
+    /// Output that init itself has for a run.
+    pub(crate) fn say(
+        &mut self,
+        world: &mut World,
+        run: u64,
+        stream: sandkasten_protocol::Stream,
+        text: &[u8],
+    ) {
+        self.take(world, run, stream, text);
+    }
+
     fn take(
         &mut self,
         world: &mut World,

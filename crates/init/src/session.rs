@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandkasten_protocol::{
-    Begun, Bytes, DATA_BYTES_MAX, FromInit, Hello, How, OutputMode, ProgramUser, Run, Shell, Stdin,
-    Task, ToInit, VERSION, Window,
+    Begun, Bytes, DATA_BYTES_MAX, FileFault, FromInit, Hello, How, OutputMode, Run, RunUser, Shell,
+    Stdin, Task, ToInit, VERSION, Window,
 };
 
 use crate::accounts::Account;
@@ -19,6 +19,7 @@ use crate::input::{Input, More};
 use crate::kill::{Found as Met, Hunt, Killer, Pass};
 use crate::line;
 use crate::link::Heard;
+use crate::lookup;
 use crate::poll::Token;
 use crate::processes::Kept;
 use crate::program::{self, Feed, Programs};
@@ -68,6 +69,8 @@ pub(crate) struct Session {
     programs: Programs,
     files: Files,
     was_attached: bool,
+    /// Why the directory that was asked for at the start could not be made or entered.
+    cwd_fault: Option<FileFault>,
 }
 
 impl Session {
@@ -103,9 +106,16 @@ impl Session {
             programs: Programs::default(),
             files,
             was_attached: false,
+            cwd_fault: None,
         };
+        session.cwd_fault = session.make_first_dir().err();
         session.start_shell();
         session
+    }
+
+    /// Makes the directory that the shell starts in where it is missing, with the rights of its user.
+    fn make_first_dir(&self) -> Result<(), FileFault> {
+        self.world.rights.act_as(self.setup.ids, || lookup::enterable_dir(self.saved.cwd()))
     }
 
     /// Serves for ever. It comes back only when the poller itself fails.
@@ -205,6 +215,7 @@ impl Session {
             nonce: self.nonce,
             shell: self.found.as_ref().map(|found| found.kind),
             cwd: self.saved.cwd().to_vec(),
+            cwd_fault: self.cwd_fault,
             runs: u32::try_from(known.len()).unwrap_or(u32::MAX),
             next_run: self.runs.next_run(),
         });
@@ -233,7 +244,9 @@ impl Session {
                 let more = if is_last { More::Never } else { More::MayCome };
                 return self.on_stdin(run, &data, more);
             }
-            ToInit::Signal { run, signal } => self.programs.signal(&self.world, run, signal),
+            ToInit::Signal { run, signal, to } => {
+                self.programs.signal(&self.world, run, (signal, to));
+            }
             ToInit::Resize { run, window } => self.programs.resize(run, window),
             ToInit::File { tag, op } => {
                 let (result, descriptor) = self.files.run(&self.world, op);
@@ -321,7 +334,7 @@ impl Session {
     fn on_program(
         &mut self,
         mut run: Run,
-        (argv, user, tty): (Vec<Bytes>, ProgramUser, Option<Window>),
+        (argv, user, tty): (Vec<Bytes>, RunUser, Option<Window>),
     ) -> Verdict {
         if self.runs.enter(&mut run).is_err() {
             return Verdict::Broken;
@@ -737,7 +750,9 @@ impl Session {
         let shell = self.shell_pid();
         let broken = || Outcome::of(How::Broken);
         let running = self.running.as_mut().ok_or_else(broken)?;
-        let Work::Command { cmd, output, .. } = &running.work else { return Err(broken()) };
+        let Work::Command { cmd, output, user } = &running.work else { return Err(broken()) };
+        let account = Account::of_run(self.world.rights, self.setup.ids, user)?;
+        let account = account.ok_or_else(broken)?;
         let (variables, cmd) = (running.variables.take().unwrap_or_default(), cmd.clone());
         let text = if cmd.len() > root::ARGUMENT_BYTES_MAX {
             let file = self.world.run.text(&cmd).map_err(|_no_room| broken())?;
@@ -745,7 +760,6 @@ impl Session {
         } else {
             cmd
         };
-        let account = Account::root(self.world.rights, self.setup.ids);
         let feed = match &mut running.input {
             Some(input) => {
                 let pipe = program::owned_pipe(&self.world, account.ids);

@@ -210,6 +210,13 @@ pub(crate) fn signal(pidfd: impl AsFd, signal: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
+/// Signals every process of a group, with any signal there is.
+pub(crate) fn signal_group(group: Pid, signal: i32) -> io::Result<()> {
+    // SAFETY: kill(2) takes integers.
+    let done = unsafe { libc::kill(-group.as_raw_pid(), signal) };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
 /// Waits until a child has ended, and leaves it to be reaped.
 ///
 /// # Errors

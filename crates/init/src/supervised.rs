@@ -153,6 +153,20 @@ impl Supervised {
         }
     }
 
+    /// Any signal to the process group of the process, and to another one that is its terminal's.
+    pub(crate) fn signal_groups(&self, rights: Rights, signal: i32, other: Option<Pid>) {
+        let Some(main) = &self.main else { return };
+        // The process is there until it is reaped, and that is not before its end was told.
+        let own = rustix::process::getpgid(Some(main.pid)).ok();
+        let other = other.filter(|other| Some(*other) != own);
+        for group in own.into_iter().chain(other) {
+            if group != rustix::process::getpgrp() {
+                // EINVAL and ESRCH: there is nothing to signal, or nobody.
+                drop(rights.with(CapabilitySet::KILL, || spawn::signal_group(group, signal)));
+            }
+        }
+    }
+
     /// Whether such an event is for this one.
     pub(crate) fn owns(&self, token: Token) -> bool {
         let birth = self.birth.as_ref().map(|birth| Token::Birth(birth.id));

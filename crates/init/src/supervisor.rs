@@ -52,7 +52,7 @@ pub(crate) struct Program<'a> {
 pub(crate) enum Dir<'a> {
     /// A directory of init's, entered with init's rights.
     Own(BorrowedFd<'a>),
-    /// Entered with the program's rights: the one (`/` where that fails), then a path from there.
+    /// Entered with the program's rights: the one, then a path from there.
     Payloads { base: Base<'a>, path: Option<CString> },
 }
 
@@ -388,8 +388,10 @@ fn enter(base: &Base<'_>, path: Option<&CString>) -> Result<(), Failure> {
         Base::Open(_) => enter_base(),
         Base::Path(base) => rustix::process::chdir(base).map_err(io::Error::from),
     };
-    if entered.is_err() {
-        rustix::process::chdir("/")?;
+    // A path that is absolute needs no base.
+    let is_absolute = path.is_some_and(|path| path.as_bytes().starts_with(b"/"));
+    if entered.is_err() && !is_absolute {
+        return Err(Failure::BadDir);
     }
     match path {
         Some(path) => rustix::process::chdir(path).map_err(|_errno| Failure::BadDir),

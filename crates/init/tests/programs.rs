@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use boxed::{Image, Kind, Sandbox};
 use sandkasten_protocol::{
-    Begun, DATA_BYTES_MAX, End, FromInit, How, ProgramUser, Reader, Record, Run, ShellPreference,
-    Spool, Stdin, Stream, Task, Then, ToInit, Wait, Window, id,
+    Begun, DATA_BYTES_MAX, End, FromInit, How, Reader, Record, Run, RunUser, ShellPreference,
+    SignalTo, Spool, Stdin, Stream, Task, Then, ToInit, Wait, Window, id,
 };
 
 const ALL: [Kind; 2] = [Kind::Bash, Kind::Busybox];
@@ -111,7 +111,7 @@ impl Seen {
 struct Program {
     run: Run,
     argv: Vec<Vec<u8>>,
-    user: ProgramUser,
+    user: RunUser,
     tty: Option<Window>,
 }
 
@@ -120,7 +120,7 @@ fn start(sandbox: &mut Sandbox, argv: &[&str], change: impl FnOnce(&mut Program)
     let argv = argv.iter().map(|word| word.as_bytes().to_vec()).collect();
     let spool = Spool::EachStream { bytes: 64 << 20 };
     let run = Run { reader: Reader::Paced, spool, ..Run::new(id) };
-    let mut program = Program { run, argv, user: ProgramUser::Session, tty: None };
+    let mut program = Program { run, argv, user: RunUser::Session, tty: None };
     change(&mut program);
     let Program { run, argv, user, tty } = program;
     sandbox.link.send(&ToInit::Begin { run, task: Task::Program { argv, user, tty } });
@@ -226,7 +226,7 @@ fn working_directory() {
         assert_eq!((one.how().0, one.begun), (How::BadCwd, None), "{bad}");
     }
     let one = run(sandbox, &["pwd"], |program| {
-        program.user = ProgramUser::Root;
+        program.user = RunUser::Root;
         program.run.cwd = Some(b"closed".to_vec());
     });
     one.is(0, "/workspace/closed\n");
@@ -240,19 +240,19 @@ fn working_directory() {
 fn users() {
     let sandbox = &mut Sandbox::new(Kind::Bash);
     let who = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; grep CapEff /proc/self/status";
-    let as_user = |user: ProgramUser| move |program: &mut Program| program.user = user;
+    let as_user = |user: RunUser| move |program: &mut Program| program.user = user;
     let none = "CapEff:\t0000000000000000\n";
-    let session = sh(sandbox, who, as_user(ProgramUser::Session));
+    let session = sh(sandbox, who, as_user(RunUser::Session));
     session.is(0, &format!("1000\n1000\n1000\n/home/sandbox\n{none}"));
-    let root = sh(sandbox, who, as_user(ProgramUser::Root));
+    let root = sh(sandbox, who, as_user(RunUser::Root));
     root.is(0, "0\n0\n0\n/root root root\nCapEff:\t00000000800405fb\n");
-    let named = |name: &str| as_user(ProgramUser::Named(name.into()));
+    let named = |name: &str| as_user(RunUser::Named(name.into()));
     sh(sandbox, who, named("sandbox"))
         .is(0, &format!("1000\n1000\n1000\n/home/sandbox sandbox sandbox\n{none}"));
     sh(sandbox, who, named("root")).is(0, &root.text());
     let add = "printf 'w:x:33:34::/var/w:\\ninit:x:65000:65000::/:\\nbig:x:70000:1::/:\\n\
                half:x:7:' >>/etc/passwd";
-    sh(sandbox, add, as_user(ProgramUser::Root)).is(0, "");
+    sh(sandbox, add, as_user(RunUser::Root)).is(0, "");
     sh(sandbox, who, named("w")).is(0, &format!("33\n34\n34\n/var/w w w\n{none}"));
     for name in ["nobody", "init", "big", "half", "", "w:x", "33", "\n"] {
         let one = sh(sandbox, who, named(name));
@@ -260,13 +260,13 @@ fn users() {
     }
     // What is no file is not read.
     for place in ["mkfifo /etc/passwd", "ln -s /dev/zero /etc/passwd", "mkdir /etc/passwd"] {
-        sh(sandbox, &format!("rm -rf /etc/passwd; {place}"), as_user(ProgramUser::Root)).is(0, "");
+        sh(sandbox, &format!("rm -rf /etc/passwd; {place}"), as_user(RunUser::Root)).is(0, "");
         assert_eq!(sh(sandbox, who, named("root")).how().0, How::UnknownUser, "{place}");
-        sh(sandbox, "id -u; echo $HOME", as_user(ProgramUser::Root)).is(0, "0\n/root\n");
+        sh(sandbox, "id -u; echo $HOME", as_user(RunUser::Root)).is(0, "0\n/root\n");
     }
     // It is read with the session user's rights.
     let hide = "rm -rf /etc/passwd; echo root:x:0:0::/r: >/etc/passwd; chmod 600 /etc/passwd";
-    sh(sandbox, hide, as_user(ProgramUser::Root)).is(0, "");
+    sh(sandbox, hide, as_user(RunUser::Root)).is(0, "");
     assert_eq!(sh(sandbox, who, named("root")).how().0, How::UnknownUser);
 }
 
@@ -343,8 +343,8 @@ fn streams_are_apart_and_belong_to_the_user() {
     for kind in ALL {
         let sandbox = &mut Sandbox::new(kind);
         sh(sandbox, "ls -l /proc/self/fd/ >/dev/null; cat", |_| {}).is(0, "");
-        let named = ProgramUser::Named(b"sandbox".to_vec());
-        for user in [ProgramUser::Session, ProgramUser::Root, named] {
+        let named = RunUser::Named(b"sandbox".to_vec());
+        for user in [RunUser::Session, RunUser::Root, named] {
             let cmd = "echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/stdin; echo x >&2";
             let id = start_sh(sandbox, cmd, |program| {
                 program.user = user;
@@ -451,9 +451,9 @@ fn it_ends_by_every_signal() {
         let id = start(sandbox, &["sleep", "1000"], |_| {});
         let mut seen = Seen::default();
         seen.until(sandbox, id, |one| one.begun.is_some());
-        sandbox.link.send(&ToInit::Signal { run: id, signal });
+        sandbox.link.send(&ToInit::Signal { run: id, signal, to: SignalTo::Process });
         if is_ignored || is_stop {
-            sandbox.link.send(&ToInit::Signal { run: id, signal: 9 });
+            sandbox.link.send(&ToInit::Signal { run: id, signal: 9, to: SignalTo::Process });
             assert_eq!(seen.end(sandbox, id).how(), (How::Signaled(9), 137));
         } else {
             let one = seen.end(sandbox, id);
@@ -463,7 +463,7 @@ fn it_ends_by_every_signal() {
     // None of these is one.
     let id = start(sandbox, &["sleep", "0.1"], |_| {});
     for signal in [0, -1, 65, i32::MAX, i32::MIN] {
-        sandbox.link.send(&ToInit::Signal { run: id, signal });
+        sandbox.link.send(&ToInit::Signal { run: id, signal, to: SignalTo::Process });
     }
     assert_eq!(Seen::default().end(sandbox, id).how(), (How::Exited, 0));
 }
@@ -475,14 +475,14 @@ fn a_signal_is_for_the_program_alone_and_can_be_caught() {
     let id = start_sh(sandbox, cmd, |_| {});
     let mut seen = Seen::default();
     seen.until(sandbox, id, |one| one.out == b"ready\n");
-    sandbox.link.send(&ToInit::Signal { run: id, signal: 15 });
+    sandbox.link.send(&ToInit::Signal { run: id, signal: 15, to: SignalTo::Process });
     seen.end(sandbox, id).is(7, "ready\ncaught\n");
     assert_eq!(count(sandbox, "sleep 7771"), "1\n");
     sandbox.link.send(&ToInit::Cancel { run: id });
     while count(sandbox, "sleep 7771") != "0\n" {}
     // One that comes at once is not lost.
     let id = start(sandbox, &["sleep", "1000"], |_| {});
-    sandbox.link.send(&ToInit::Signal { run: id, signal: 15 });
+    sandbox.link.send(&ToInit::Signal { run: id, signal: 15, to: SignalTo::Process });
     assert_eq!(Seen::default().end(sandbox, id).how(), (How::Signaled(15), 143));
 }
 
@@ -505,7 +505,7 @@ fn a_terminal() {
         assert!(one.pty.windows(2).any(|two| two == b"\r\n"));
         let root = |program: &mut Program| {
             on_tty(program);
-            program.user = ProgramUser::Root;
+            program.user = RunUser::Root;
         };
         assert_eq!(sh(sandbox, "echo x >/dev/stderr; tty >/dev/tty; id -u", root).how().1, 0);
     }
@@ -705,7 +705,7 @@ fn commands_and_programs_leave_each_other_alone() {
 // ---- hostile root ----
 
 fn as_root(program: &mut Program) {
-    program.user = ProgramUser::Root;
+    program.user = RunUser::Root;
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod boxed;
 
 use boxed::{Answer, Exec, Image, Kind, Sandbox};
 use sandkasten_protocol::{
-    FileUser, FromInit, How, OutputMode, ShellPreference, Stdin, Stream, ToInit, id,
+    FromInit, How, OutputMode, RunUser, ShellPreference, Stdin, Stream, ToInit, id,
 };
 
 const ALL: [Kind; 3] = [Kind::Bash, Kind::Dash, Kind::Busybox];
@@ -18,7 +18,7 @@ fn as_root(sandbox: &mut Sandbox, cmd: &str) -> Answer {
 
 fn with(sandbox: &mut Sandbox, cmd: &str, change: impl FnOnce(&mut Exec)) -> Answer {
     sandbox.run_with(cmd, |exec| {
-        exec.user = FileUser::Root;
+        exec.user = RunUser::Root;
         change(exec);
     })
 }
@@ -138,7 +138,7 @@ fn stdin() {
         as_root(sandbox, "cat").is(0, "");
         let data: Vec<u8> = (0..300_000_u32).flat_map(|n| n.to_le_bytes()).collect();
         let run = sandbox.begin("cat >in; stat -c %s in; id -u", |exec| {
-            exec.user = FileUser::Root;
+            exec.user = RunUser::Root;
             exec.stdin = Stdin::Piped;
         });
         for part in data.chunks(60_000) {
@@ -183,7 +183,7 @@ fn a_timeout_takes_its_tree_and_leaves_the_shell() {
             assert_eq!((answer.out.as_str(), answer.end.shell_restarted), ("so far\n", false));
             assert_eq!(count(sandbox, "sleep 7822"), "0\n");
         }
-        let run = sandbox.begin("echo up; sleep 7823", |exec| exec.user = FileUser::Root);
+        let run = sandbox.begin("echo up; sleep 7823", |exec| exec.user = RunUser::Root);
         assert!(matches!(sandbox.next(), FromInit::Output { .. }));
         sandbox.link.send(&ToInit::Cancel { run });
         let answer = sandbox.finish(run);

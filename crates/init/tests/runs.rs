@@ -8,8 +8,8 @@ use std::path::Path;
 
 use boxed::{Exec, Image, Keep, Kind, Sandbox, event, text_of};
 use sandkasten_protocol::{
-    DATA_BYTES_MAX, FileOp, FromInit, How, Item, KEPT_RUNS_MAX, ProgramUser, RECORD_BYTES_MAX,
-    Reader, Record, Run, SPOOL_BYTES, ShellPreference, Spool, Stdin, Task, Then, ToInit, Wait,
+    DATA_BYTES_MAX, FileOp, FromInit, How, Item, KEPT_RUNS_MAX, RECORD_BYTES_MAX, Reader, Record,
+    Run, RunUser, SPOOL_BYTES, ShellPreference, Spool, Stdin, Task, Then, ToInit, Wait,
 };
 
 fn unread(exec: &mut Exec) {
@@ -579,7 +579,7 @@ fn many_at_once_cost_init_little() {
         let reader = if id % 2 == 0 { Reader::Paced } else { Reader::None };
         let spool = Spool::EachStream { bytes: 64 << 20 };
         let run = Run { reader, spool, ..Run::new(id) };
-        let (argv, user, tty) = (argv.clone(), ProgramUser::Session, None);
+        let (argv, user, tty) = (argv.clone(), RunUser::Session, None);
         sandbox.link.send(&ToInit::Begin { run, task: Task::Program { argv, user, tty } });
     }
     let mut ended = 0;

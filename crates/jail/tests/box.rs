@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sandkasten_jail::{LaunchError, SeccompProfile};
-use sandkasten_protocol::{FileUser, How, ProgramUser, Window};
+use sandkasten_protocol::{How, RunUser, Window};
 use support::{Host, Options, Session};
 
 fn host() -> Host {
@@ -90,25 +90,25 @@ fn programs_run_as_the_user_they_are_asked_for() {
     in_box(|_, session| {
         let tty = Some(Window { rows: 30, cols: 90 });
         let who = ["sh", "-c", "id -u; echo x >/dev/stderr; cat /dev/stdin; pwd"];
-        for (user, id) in [(ProgramUser::Session, 1000), (ProgramUser::Root, 0)] {
+        for (user, id) in [(RunUser::Session, 1000), (RunUser::Root, 0)] {
             let (output, end) = session.program(&who, user, ("in\n", None));
             let lines: Vec<&str> = output.lines().collect();
             assert!(lines.contains(&id.to_string().as_str()) && lines.contains(&"x"), "{output}");
             assert!(lines.ends_with(&["in", "/workspace"]) || lines.contains(&"in"), "{output}");
             assert_eq!((end.how, end.exit_code), (How::Exited, 0));
         }
-        for user in [ProgramUser::Session, ProgramUser::Root] {
+        for user in [RunUser::Session, RunUser::Root] {
             let cmd = "tty >/dev/tty && read x && echo got $x && sh -c 'test -t 2'";
             let (output, end) = session.program(&["sh", "-c", cmd], user, ("line\n", tty));
             assert!(output.contains("/dev/pts/") && output.contains("got line"), "{output}");
             assert_eq!((end.how, end.exit_code), (How::Exited, 0));
         }
-        let status = session.program(&["sh", "-c", STATUS], ProgramUser::Session, ("", None)).0;
+        let status = session.program(&["sh", "-c", STATUS], RunUser::Session, ("", None)).0;
         assert!(status.contains("CapEff: 0000000000000000\nCapBnd: 0000000000000000"), "{status}");
         assert!(status.contains("NoNewPrivs: 1\nSeccomp: 2"), "{status}");
-        let status = session.program(&["sh", "-c", STATUS], ProgramUser::Root, ("", None)).0;
+        let status = session.program(&["sh", "-c", STATUS], RunUser::Root, ("", None)).0;
         assert!(status.contains("CapEff: 00000000800405fb\nCapBnd: 00000000800405fb"), "{status}");
-        let missing = session.program(&["nothing"], ProgramUser::Session, ("", None)).1;
+        let missing = session.program(&["nothing"], RunUser::Session, ("", None)).1;
         assert_eq!(missing.exit_code, 127);
     });
 }
@@ -117,7 +117,7 @@ fn programs_run_as_the_user_they_are_asked_for() {
 fn a_command_for_root_has_what_the_shell_has() {
     in_box(|_, session| {
         session.run("mkdir d; chmod 700 d; cd d; export A=\"a b\"");
-        let (output, end) = session.run_as(FileUser::Root, "id -u; pwd; echo $A $HOME", "");
+        let (output, end) = session.run_as(RunUser::Root, "id -u; pwd; echo $A $HOME", "");
         assert_eq!((output.as_str(), end.exit_code), ("0\n/workspace/d\na b /root\n", 0));
         assert_eq!(session.output("id -u; pwd"), "1000\n/workspace/d");
     });
@@ -127,11 +127,11 @@ fn a_command_for_root_has_what_the_shell_has() {
 fn commands_and_programs_read_what_they_are_sent() {
     in_box(|_, session| {
         let input = "x".repeat(65_535);
-        for user in [FileUser::Session, FileUser::Root] {
+        for user in [RunUser::Session, RunUser::Root] {
             assert_eq!(session.run_as(user, "sleep 0.1; wc -c", &input).0, "65535\n");
         }
         let argv = ["sh", "-c", "sleep 0.1; wc -c"];
-        let (output, _) = session.program(&argv, ProgramUser::Session, (&input, None));
+        let (output, _) = session.program(&argv, RunUser::Session, (&input, None));
         assert_eq!(output, "65535\n");
     });
 }
@@ -145,10 +145,10 @@ fn without_room_for_a_process_a_program_is_not_started() {
                 "i=0; while [ $i -lt {others} ]; do sleep 1000 & i=$((i+1)); p=\"$p $!\"; done"
             );
             session.run(&format!("p=; {cmd}"));
-            let (_, end) = session.program(&["true"], ProgramUser::Session, ("", None));
+            let (_, end) = session.program(&["true"], RunUser::Session, ("", None));
             assert_eq!(end.how, How::NotStarted(11));
             session.run("kill $p; wait");
-            let (_, end) = session.program(&["true"], ProgramUser::Session, ("", None));
+            let (_, end) = session.program(&["true"], RunUser::Session, ("", None));
             assert_eq!((end.how, end.exit_code), (How::Exited, 0));
         }
     });

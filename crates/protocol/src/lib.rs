@@ -25,6 +25,7 @@
 mod frame;
 mod identity;
 mod message;
+pub mod passwd;
 pub mod work;
 
 pub use frame::{Decoder, Fault, encode};
@@ -32,7 +33,7 @@ pub use identity::{Expect, Identity};
 pub use message::*;
 
 /// Version of everything in this crate. Both sides refuse another one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bytes of output, or of stdin, in one frame.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;

@@ -17,7 +17,8 @@ pub struct Config {
     pub user: User,
     /// The whole environment of the shell, names and values, in order.
     pub env: Vec<(Bytes, Bytes)>,
-    /// Where the shell starts; where it can't be entered, `/`.
+    /// Where the shell starts, made where it is missing and the user may; where it can't be entered, `/`,
+    /// and [`Hello::cwd_fault`] says why.
     pub cwd: Bytes,
     pub shell: ShellPreference,
     /// Seccomp program of every process that init starts, 8 bytes an instruction as in
@@ -72,8 +73,9 @@ pub enum ToInit {
         data: Bytes,
         is_last: bool,
     },
-    /// To the program itself. Nothing where it has ended.
-    Signal { run: u64, signal: i32 },
+    /// To the program itself, or to its process group and the one in the foreground of its PTY. Nothing
+    /// where it has ended.
+    Signal { run: u64, signal: i32, to: SignalTo },
     /// A new size of a program's PTY.
     Resize { run: u64, window: Window },
     /// What is kept of a run behind the event `after` (0: all of it); answered by
@@ -159,21 +161,28 @@ pub enum Task {
         #[serde(with = "whole")]
         cmd: Bytes,
         output: OutputMode,
-        user: FileUser,
+        user: RunUser,
     },
     /// Another shell in place of the one that is there. Queues as a command does.
     Restart { keep_state: bool },
     /// A program of its own, beside everything else.
-    Program { argv: Vec<Bytes>, user: ProgramUser, tty: Option<Window> },
+    Program { argv: Vec<Bytes>, user: RunUser, tty: Option<Window> },
 }
 
-/// Who runs a program.
+/// Who runs a command or a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProgramUser {
+pub enum RunUser {
     Session,
     Root,
-    /// A name of the box's `/etc/passwd`.
+    /// A name of the box's `/etc/passwd`, or a uid of it in digits.
     Named(Bytes),
+}
+
+/// Whom a signal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SignalTo {
+    Process,
+    Group,
 }
 
 /// Size of a PTY in characters.
@@ -313,6 +322,8 @@ pub struct Hello {
     /// `None`: the image has no shell.
     pub shell: Option<Shell>,
     pub cwd: Bytes,
+    /// Why [`Config::cwd`] could not be made or entered.
+    pub cwd_fault: Option<FileFault>,
     /// How many [`FromInit::Known`] follow.
     pub runs: u32,
     /// The least id that the next run may have.
@@ -387,11 +398,16 @@ pub enum How {
     NotStarted(i32),
 }
 
-/// Whose rights a command or a file operation has.
+/// Whose rights a file operation has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileUser {
     Session,
     Root,
+    /// As [`FileOp::FindUser`] has found them.
+    Ids {
+        uid: u32,
+        gid: u32,
+    },
 }
 
 /// A file operation. Paths are absolute or relative to `/workspace`.
@@ -465,6 +481,10 @@ pub enum FileOp {
         user: FileUser,
         expect: Expect,
     },
+    /// Finds a user of the box, as [`RunUser::Named`] does; answered by [`FileDone::User`].
+    FindUser {
+        name: Bytes,
+    },
     /// Opens the directory that a temporary file is in, for fsync(2) alone. The descriptor comes with the
     /// answer.
     OpenDir {
@@ -494,6 +514,10 @@ pub enum FileDone {
     Found(Meta),
     /// Which contents the file has now.
     Written(Identity),
+    User {
+        uid: u32,
+        gid: u32,
+    },
 }
 
 /// A file operation that did not.
@@ -530,6 +554,8 @@ pub enum FileFault {
     Busy,
     /// The token names no temporary file.
     UnknownToken,
+    /// The box's passwd has no such user.
+    UnknownUser,
     /// An archive that is damaged or not allowed.
     Archive(ArchiveFault),
     /// An errno that has no name here.

@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::Stream;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use sandkasten_engine::Encoding;
 use sandkasten_types::exec::ExecOutput;
 use serde::Serialize;
 
@@ -136,7 +137,7 @@ impl Iterator for Pieces {
                     self.0.pop_front();
                     return Some(json);
                 }
-                Part::Long { field: Long::Text(text), at } => text_piece(text, at),
+                Part::Long { field: Long::Text(text), at } => text_piece(text, at, PIECE_BYTES),
                 Part::Long { field: Long::Bytes(bytes), at } => {
                     let rest = bytes.get(*at..).unwrap_or_default();
                     let piece = rest.get(..PIECE_BYTES).unwrap_or(rest);
@@ -153,8 +154,8 @@ impl Iterator for Pieces {
 }
 
 /// The next characters as they stand in a JSON string.
-fn text_piece(text: &str, at: &mut usize) -> Bytes {
-    let mut end = text.len().min(*at + PIECE_BYTES);
+fn text_piece(text: &str, at: &mut usize, most: usize) -> Bytes {
+    let mut end = text.len().min(*at + most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -171,17 +172,18 @@ pub(crate) trait Pull: Send + 'static {
     fn pull(&mut self) -> impl Future<Output = Result<Option<Bytes>, ApiError>> + Send;
 }
 
-/// The object that `rest` is, with fields of base64 more, whose bytes are pulled as they leave.
+/// The object that `rest` is, with fields of text or base64 more, whose bytes are pulled as they leave.
+/// Pieces of text are valid UTF-8.
 ///
 /// # Errors
 /// 500 where `rest` is no object.
 pub(crate) fn pulled<P: Pull>(
     rest: &impl Serialize,
-    fields: Vec<(&'static str, P)>,
+    (fields, encoding): (Vec<(&'static str, P)>, Encoding),
     share: Option<Share>,
 ) -> Result<Response, ApiError> {
-    let json = opened(rest)?;
-    let state = Pulled { json, fields: fields.into(), open: None, carry: Vec::new(), share };
+    let (json, fields) = (opened(rest)?, fields.into());
+    let state = Pulled { json, fields, encoding, open: None, carry: Vec::new(), share };
     let mut response = Response::new(Body::from_stream(state.stream()));
     response.headers_mut().extend([JSON]);
     Ok(response)
@@ -192,6 +194,7 @@ struct Pulled<P> {
     /// What is to be sent before the next field.
     json: Vec<u8>,
     fields: VecDeque<(&'static str, P)>,
+    encoding: Encoding,
     open: Option<P>,
     /// Bytes that wait for a multiple of three.
     carry: Vec<u8>,
@@ -223,6 +226,10 @@ impl<P: Pull> Pulled<P> {
             self.json.push(b'"');
             return Ok((STANDARD.encode(std::mem::take(&mut self.carry)).into(), More::Yes));
         };
+        if self.encoding == Encoding::Text {
+            let text = str::from_utf8(&piece).unwrap_or("\u{FFFD}");
+            return Ok((text_piece(text, &mut 0, text.len()), More::Yes));
+        }
         self.carry.extend_from_slice(&piece);
         let whole = self.carry.len() / 3 * 3;
         let encoded = STANDARD.encode(self.carry.get(..whole).unwrap_or_default());
@@ -294,7 +301,7 @@ mod test {
 
     #[tokio::test]
     async fn an_answer_that_breaks_off_is_not_whole() {
-        let response = pulled(&json!({}), vec![("a", Breaks)], None).unwrap();
+        let response = pulled(&json!({}), (vec![("a", Breaks)], Encoding::Base64), None).unwrap();
         assert!(response.into_body().collect().await.is_err());
     }
 
@@ -308,6 +315,7 @@ mod test {
                 "a": 1, "one": STANDARD.encode(one.concat()), "two": STANDARD.encode(two.concat()),
             });
             let fields = vec![("one", one.into_iter()), ("two", two.into_iter())];
+            let fields = (fields, Encoding::Base64);
             let response = pulled(&json!({"a": 1}), fields, None).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             prop_assert_eq!(runtime.block_on(json_of(response)), want);

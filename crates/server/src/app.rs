@@ -8,8 +8,8 @@ use axum::extract::{FromRef, FromRequestParts, Path};
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
-use sandkasten_engine::Engine;
-use sandkasten_types::{ErrorCode, ExecId, ProcessId, SessionId, WorkspaceId};
+use sandkasten_engine::{Engine, FileUser, Place};
+use sandkasten_types::{ErrorCode, ExecId, ImageName, ProcessId, SessionId, WorkspaceId};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::edge::JSON;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::query::Query;
 
 /// State of the router.
 #[derive(Debug, Clone)]
@@ -36,6 +37,20 @@ pub(crate) struct Inner {
 impl App {
     pub(crate) fn new(inner: Inner) -> Self {
         Self(Arc::new(inner))
+    }
+}
+
+impl App {
+    /// In whose name a call on files acts.
+    ///
+    /// # Errors
+    /// 400 where there is no such user, and the errors of the place.
+    pub(crate) async fn file_user(
+        &self,
+        place: &Place,
+        query: &Query,
+    ) -> Result<FileUser, ApiError> {
+        Ok(self.engine.file_user(place, query.get("user")?).await?)
     }
 }
 
@@ -75,7 +90,8 @@ impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let (session, exec) = two_texts(parts, state).await;
-        Ok(Self(session_id(&session)?, run_id(&exec, "exec")?))
+        let none = (ErrorCode::ExecNotFound, "exec");
+        Ok(Self(session_id(&session)?, run_id(&exec, none)?))
     }
 }
 
@@ -88,7 +104,8 @@ impl<S: Send + Sync> FromRequestParts<S> for ProcessPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let (session, process) = two_texts(parts, state).await;
-        Ok(Self(session_id(&session)?, run_id(&process, "process")?))
+        let none = (ErrorCode::ProcessNotFound, "process");
+        Ok(Self(session_id(&session)?, run_id(&process, none)?))
     }
 }
 
@@ -105,14 +122,29 @@ fn session_id(text: &str) -> Result<SessionId, ApiError> {
         .map_err(|_cause| not_found(ErrorCode::SessionNotFound, "session", text))
 }
 
-fn run_id<T: FromStr>(text: &str, noun: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|_cause| not_found(ErrorCode::ExecNotFound, noun, text))
+fn run_id<T: FromStr>(text: &str, (code, noun): (ErrorCode, &str)) -> Result<T, ApiError> {
+    text.parse().map_err(|_cause| not_found(code, noun, text))
 }
 
 fn not_found(code: ErrorCode, noun: &str, text: &str) -> ApiError {
     let text: String = text.chars().take(64).collect();
     let message = format!("{noun} not found: {}", text.escape_debug());
     ApiError::new(code, message).with(&format!("{noun}_id"), text)
+}
+
+/// The `{name}` of an image route.
+#[derive(Debug)]
+pub(crate) struct ImagePath(pub(crate) ImageName);
+
+impl<S: Send + Sync> FromRequestParts<S> for ImagePath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text = path_text(parts, state).await;
+        let name =
+            text.parse().map_err(|_cause| not_found(ErrorCode::ImageNotFound, "image", &text));
+        name.map(Self)
+    }
 }
 
 /// The `{id}` of a workspace route.

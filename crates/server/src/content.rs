@@ -59,7 +59,7 @@ static EXEC: Shape = Shape {
 
 /// `POST …/processes`.
 static PROCESS: Shape = Shape {
-    places: &[(&["stdin", "base64"], Kind::Base64)],
+    places: &[(&["stdin", "base64"], Kind::Base64), (&["stdin", "text"], Kind::Text)],
     envelope_bytes_max: BODY_BYTES_MAX_PROCESS,
     envelope: "the body without `stdin`",
 };
@@ -237,9 +237,16 @@ impl Parser {
     fn process(mut self) -> Result<StartProcess, ApiError> {
         let mut request: StartProcess = json::parse(&self.envelope)?;
         if self.has_content {
-            self.decode.finish(&mut self.content)?;
-            let base64 = Base64(joined(self.content.finish()));
-            request.stdin = Some(ProcessStdin::Data { base64 });
+            request.stdin = Some(match self.kind {
+                Kind::Base64 => {
+                    self.decode.finish(&mut self.content)?;
+                    ProcessStdin::Data { base64: Base64(joined(self.content.finish())) }
+                }
+                Kind::Text => {
+                    let text = String::from_utf8(joined(self.content.finish()));
+                    ProcessStdin::Text { text: text.map_err(|_cause| bad_utf8())? }
+                }
+            });
         }
         Ok(request)
     }
@@ -619,11 +626,16 @@ mod test {
         assert_eq!(stdin(r#"{"argv":["stdin","base64"]}"#), None);
         let open = Some(ProcessStdin::Mode("open".into()));
         assert_eq!(stdin(r#"{"stdin":"open","env":{"base64":"aGk="}}"#), open);
-        assert_eq!(stdin(r#"{"base64":"aGk=","x":{"stdin":{"base64":"!"}}}"#), None);
-        assert_eq!(
-            stdin(r#"{"x":[{"base64":"!"}],"stdin":{"y":{"base64":"!"},"base64":"aA=="}}"#),
-            data(b"h")
-        );
+        let text = Some(ProcessStdin::Text { text: "h\u{e9}\n".into() });
+        assert_eq!(stdin(r#"{"argv":["a"],"stdin":{"text":"h\u00e9\n"}}"#), text);
+        for other in [
+            r#"{"base64":"aGk=","argv":["a"]}"#,
+            r#"{"argv":["a"],"x":{"stdin":{"base64":"!"}}}"#,
+            r#"{"argv":["a"],"stdin":{"y":{"base64":"!"},"base64":"aA=="}}"#,
+        ] {
+            let message = process(other).unwrap_err().message;
+            assert!(message.starts_with("unknown field `"), "{message}");
+        }
         for bad in [
             r#"{"stdin":{"base64":"!"}}"#,
             r#"{"stdin":{"base64":"aGk"}}"#,
@@ -631,6 +643,8 @@ mod test {
             r#"{"stdin":[{"base64":"aGk="}]}"#,
             r#"{"stdin":{"base64":7}}"#,
             r#"{"stdin":{}}"#,
+            r#"{"stdin":{"base64":"aGk=","text":"hi"}}"#,
+            r#"{"stdin":{"text":7}}"#,
         ] {
             assert!(process(bad).is_err(), "{bad}");
         }
@@ -679,6 +693,8 @@ mod test {
     #[test]
     fn names_inside_other_values_are_not_the_content() {
         let body = r#"{"path":"a","x":{"text":"no"},"y":["text",":","no"],"text":"yes"}"#;
+        assert_eq!(content(body).unwrap_err(), "unknown field `x`");
+        let body = r#"{"path":"text\":\"no","text":"yes"}"#;
         assert_eq!(content(body).unwrap(), b"yes");
     }
 

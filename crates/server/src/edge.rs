@@ -123,16 +123,10 @@ impl Edge {
     }
 }
 
+/// A client of HTTP/1.1 that closes its side is gone, whatever it says of the connection: a full close
+/// can't be told from a half one. What HTTP/1.0 had for the end of a request may still be in use.
 fn half_close(request: &Parts) -> HalfClose {
-    let close = request.headers.get_all(CONNECTION).iter().any(|value| {
-        let words = value.to_str().unwrap_or_default().split(',');
-        words.into_iter().any(|word| word.trim().eq_ignore_ascii_case("close"))
-    });
-    if close || request.version == Version::HTTP_10 {
-        HalfClose::Allowed
-    } else {
-        HalfClose::IsDisconnect
-    }
+    if request.version == Version::HTTP_10 { HalfClose::Allowed } else { HalfClose::IsDisconnect }
 }
 
 fn continues(headers: &HeaderMap) -> Continue {

@@ -135,7 +135,7 @@ impl From<Error> for ApiError {
             }
             Error::ExecNotFound(id) => new(ErrorCode::ExecNotFound).with("exec_id", id.as_str()),
             Error::ProcessNotFound(id) => {
-                new(ErrorCode::ExecNotFound).with("process_id", id.as_str())
+                new(ErrorCode::ProcessNotFound).with("process_id", id.as_str())
             }
             Error::Ended(ended) => Self::ended(&ended, message),
             Error::File { path, fault } => Self::file(&path, &fault, message),
@@ -172,11 +172,6 @@ impl ApiError {
 
     pub(crate) fn invalid_path(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidPath, message)
-    }
-
-    /// A field or query name that the API has and this version does not.
-    pub(crate) fn not_available(name: &str) -> Self {
-        Self::invalid(format!("`{name}` is not available in this version"))
     }
 
     /// `bytes` where the size is known before the limit is passed.
@@ -246,9 +241,8 @@ impl ApiError {
             FileFault::AlreadyExists => (ErrorCode::AlreadyExists, None),
             FileFault::InvalidPath(_) => (ErrorCode::InvalidPath, None),
             FileFault::NotAllowed => (ErrorCode::PathNotAllowed, None),
-            FileFault::Changed | FileFault::NotEmpty | FileFault::OtherDevice => {
-                (ErrorCode::Conflict, None)
-            }
+            FileFault::Changed => (ErrorCode::PreconditionFailed, None),
+            FileFault::NotEmpty | FileFault::OtherDevice => (ErrorCode::Conflict, None),
             FileFault::NoSpace => (ErrorCode::NoSpace, None),
             FileFault::Archive(_) => (ErrorCode::InvalidRequest, None),
             FileFault::TooLarge { limit, .. } => (ErrorCode::TooLarge, Some(*limit)),
@@ -295,7 +289,8 @@ impl ApiError {
     /// The datum of `event: error` in a stream.
     pub(crate) fn datum(&self, id: &RequestId) -> StreamError {
         let body = self.body(id);
-        StreamError { error: body.message, error_code: body.error_code, details: body.details }
+        let ErrorBody { message: error, error_code, details, .. } = body;
+        StreamError { error, error_code, details, seq: None }
     }
 
     /// The head that belongs to [`body`](Self::body).

@@ -2,7 +2,7 @@
 //!
 //! serde_json alone lets through a name given twice where nobody asks for it, or in a map. So a body is
 //! read twice: once for its form (one object, no name twice at any depth, nesting, numbers that can be
-//! held), once for its meaning. Names that nobody knows are ignored.
+//! held), once for its meaning (see [`strict`](crate::strict)). A name that nobody knows is an error.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -20,6 +20,7 @@ use serde::de::{
 use crate::body::collect;
 use crate::budget::{Budget, Share};
 use crate::error::ApiError;
+use crate::strict::{Way, plain};
 
 /// A request's body as `T`, at most `LIMIT` bytes of JSON. An empty body is `{}`.
 #[derive(Debug)]
@@ -63,14 +64,22 @@ pub(crate) fn refuse_coding(headers: &HeaderMap) -> Result<(), ApiError> {
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
     check_form(bytes)?;
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let cause = error.into_inner();
-        match path.as_str() {
-            "." | "?" => ApiError::invalid(cause.to_string()),
-            field => ApiError::invalid(format!("`{field}`: {cause}")).with("field", field),
+    let way = Way::default();
+    way.read(&mut serde_json::Deserializer::from_slice(bytes)).map_err(|cause| {
+        let (field, text) = (way.to_string(), plain(&cause));
+        if field.is_empty() {
+            return ApiError::invalid(text);
         }
+        // What is said of a field begins with a verb; what is said of a name in it stands before it.
+        let message = match text.strip_prefix("unknown ") {
+            Some(name) => match name.split_once("; ") {
+                Some((name, hint)) => format!("unknown {name} in `{field}`; {hint}"),
+                None => format!("unknown {name} in `{field}`"),
+            },
+            None if text.starts_with("must ") => format!("`{field}` {text}"),
+            None => format!("`{field}`: {text}"),
+        };
+        ApiError::invalid(message).with("field", field)
     })
 }
 
@@ -180,6 +189,8 @@ impl<'de> Visitor<'de> for Form<'_> {
 #[cfg(test)]
 mod test {
     use sandkasten_types::exec::ExecRequest;
+    use sandkasten_types::files::EditFile;
+    use sandkasten_types::process::{SignalProcess, StartProcess};
     use sandkasten_types::session::CreateSession;
 
     use super::*;
@@ -227,14 +238,31 @@ mod test {
             let inner = "[".repeat(depth - 1) + &"]".repeat(depth - 1);
             format!("{{\"cmd\":\"\",\"x\":{inner}}}")
         };
-        assert_eq!(message::<ExecRequest>(&nested(64)), "ok");
+        assert_eq!(message::<ExecRequest>(&nested(64)), "unknown field `x`");
         assert!(message::<ExecRequest>(&nested(65)).contains("nested deeper than 64"));
         assert_ne!(message::<ExecRequest>(&nested(10_000)), "ok");
     }
 
     #[test]
-    fn unknown_names_are_ignored_and_absent_bodies_are_empty() {
-        assert_eq!(message::<ExecRequest>("{\"cmd\":\"a\",\"future\":{\"a\":[1]}}"), "ok");
+    fn unknown_names_are_told_with_the_nearest_and_absent_bodies_are_empty() {
+        for (text, told) in [
+            (
+                r#"{"limits":{"memory":5}}"#,
+                "unknown field `memory` in `limits`; did you mean `memory_mb`?",
+            ),
+            (r#"{"colour":{"a":[1]}}"#, "unknown field `colour`"),
+            (r#"{"ttl":5}"#, "unknown field `ttl`; did you mean `ttl_seconds`?"),
+            (
+                r#"{"network":{"mod":"none"}}"#,
+                "unknown field `mod` in `network`; did you mean `mode`?",
+            ),
+        ] {
+            assert_eq!(message::<CreateSession>(text), told, "{text}");
+        }
+        let text = r#"{"edits":[{"old":"a","new":"b"},{"old":"a","nwe":"b"}]}"#;
+        let told = "unknown field `nwe` in `edits[1]`; did you mean `new`?";
+        assert_eq!(message::<EditFile>(text), told);
+        assert_eq!(message::<CreateSession>(r#"{"env":{"any":"1"},"labels":{"x":"y"}}"#), "ok");
         for empty in ["", " \n", "{}"] {
             assert_eq!(message::<CreateSession>(empty), "ok");
         }
@@ -248,6 +276,43 @@ mod test {
         assert!(wrong.contains("`timeout_ms`"), "{wrong}");
         let wrong = message::<CreateSession>("{\"limits\":{\"cpu\":\"x\"}}");
         assert!(wrong.contains("`limits.cpu`"), "{wrong}");
+    }
+
+    #[test]
+    fn a_message_speaks_of_json_not_of_rust() {
+        for (text, told) in [
+            (r#"{"ttl_seconds":"5"}"#, "`ttl_seconds` must be a whole number, not the text \"5\""),
+            (r#"{"ttl_seconds":1.5}"#, "`ttl_seconds` must be a whole number, not `1.5`"),
+            (r#"{"name":{}}"#, "`name` must be a string, not an object"),
+            (r#"{"limits":[]}"#, "`limits` must be an object, not an array"),
+            (r#"{"limits":7}"#, "`limits` must be an object, not `7`"),
+            (r#"{"labels":{"a":true}}"#, "`labels.a` must be a string, not `true`"),
+            (
+                r#"{"network":true}"#,
+                "`network` must be a network mode or an object with `mode`, not `true`",
+            ),
+        ] {
+            assert_eq!(message::<CreateSession>(text), told, "{text}");
+        }
+        let signal = message::<SignalProcess>(r#"{"signal":{}}"#);
+        assert_eq!(signal, "`signal` must be the name or the number of a signal, not an object");
+        let stdin = message::<StartProcess>(r#"{"argv":["a"],"stdin":7}"#);
+        assert!(stdin.starts_with("`stdin` must be `none`, `open` or an object"), "{stdin}");
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_fraction_of_nothing() {
+        let exec = |timeout: &str| {
+            let body = format!(r#"{{"cmd":"","timeout_ms":{timeout}}}"#);
+            parse::<ExecRequest>(body.as_bytes()).map(|request| request.timeout_ms)
+        };
+        assert_eq!(exec("30000.0"), Ok(Some(30_000)));
+        assert_eq!(exec("3e4"), Ok(Some(30_000)));
+        assert_eq!(exec("-1.0"), Ok(Some(-1)));
+        assert_eq!(exec("null"), Ok(None));
+        assert!(exec("1.5").is_err() && exec("1e300").is_err() && exec("true").is_err());
+        let limits = parse::<CreateSession>(br#"{"limits":{"pids":64.0,"cpu":1}}"#).unwrap().limits;
+        assert_eq!(limits.and_then(|limits| limits.pids), Some(64));
     }
 
     #[test]

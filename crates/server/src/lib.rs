@@ -33,10 +33,12 @@ mod metrics;
 mod multipart;
 mod openapi;
 mod own_wake;
+mod page;
 mod query;
 mod request_id;
 mod routes;
 mod sse;
+mod strict;
 mod websocket;
 mod wire;
 
@@ -45,6 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandkasten_engine::Engine;
+use sandkasten_types::info::Guarantees;
 use sandkasten_types::limits::{BODIES_IN_MEMORY_MAX, LAST_ANSWERS_MS};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +72,10 @@ pub struct Config {
     pub max_upload_bytes: u64,
     /// Bytes of a file read where the request names none; the engine is told the same.
     pub max_read_bytes: u64,
+    /// Of the program.
+    pub version: String,
+    /// Promises of the isolation, as they were tried at the start.
+    pub guarantees: Guarantees,
 }
 
 /// What is left of a server that takes no more connections.

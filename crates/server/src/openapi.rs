@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 
 use sandkasten_types::attach::{AttachOrder, AttachReport};
 use sandkasten_types::error::ErrorBody;
-use sandkasten_types::exec::{Chunk, ExecEnd, Gap, StreamError};
-use sandkasten_types::process::{ProcessEnd, ProcessOutput};
+use sandkasten_types::exec::{Chunk, ExecDone, Gap, StreamError};
+use sandkasten_types::process::{ProcessExit, ProcessOutput};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::openapi::RefOr;
@@ -189,7 +189,7 @@ impl Modify for BearerKey {
 #[expect(dead_code, reason = "the shape of the document; the events are made in routes/exec.rs")]
 pub(crate) enum StreamDatum {
     Chunk(Chunk),
-    Done(ExecEnd),
+    Done(ExecDone),
     Error(StreamError),
 }
 
@@ -200,7 +200,7 @@ pub(crate) enum StreamDatum {
 pub(crate) enum ReplayDatum {
     Chunk(Chunk),
     Gap(Gap),
-    Done(ExecEnd),
+    Done(ExecDone),
     Error(StreamError),
 }
 
@@ -214,7 +214,7 @@ pub(crate) enum ReplayDatum {
 pub(crate) enum ProcessDatum {
     Output(ProcessOutput),
     Gap(Gap),
-    Exit(ProcessEnd),
+    Exit(ProcessExit),
     Error(StreamError),
 }
 

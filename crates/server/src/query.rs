@@ -1,11 +1,19 @@
-//! Query strings. Unknown names are ignored; a known one may stand there once.
+//! Query strings. Each route has the names that the OpenAPI document gives it; another one is an error, and
+//! so is one that stands there twice (but for `label`).
 
-use axum::extract::FromRequestParts;
-use hyper::HeaderMap;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
-use sandkasten_engine::FileUser;
+use hyper::{HeaderMap, Method, Uri};
 use sandkasten_types::Base64;
+use sandkasten_types::strict::unknown;
+use utoipa::openapi::path::ParameterIn;
+use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::error::ApiError;
 
@@ -18,14 +26,18 @@ impl<S: Sync> FromRequestParts<S> for Query {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
-        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        pairs
-            .map(|query| Self(query.0))
-            .map_err(|_cause| ApiError::invalid("malformed query string"))
+        Self::of(&parts.uri)
     }
 }
 
 impl Query {
+    fn of(uri: &Uri) -> Result<Self, ApiError> {
+        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri);
+        pairs
+            .map(|query| Self(query.0))
+            .map_err(|_cause| ApiError::invalid("malformed query string"))
+    }
+
     /// # Errors
     /// 400 where the name is there twice.
     pub(crate) fn get(&self, name: &str) -> Result<Option<&str>, ApiError> {
@@ -47,15 +59,6 @@ impl Query {
     /// 400 where the name is missing or there twice.
     pub(crate) fn require(&self, name: &str) -> Result<&str, ApiError> {
         self.get(name)?.ok_or_else(|| ApiError::invalid(format!("missing `{name}` in the query")))
-    }
-
-    /// # Errors
-    /// 400 where one of `names`, which the API has and this version does not, is asked for.
-    pub(crate) fn refuse(&self, names: &[&str]) -> Result<(), ApiError> {
-        match names.iter().find(|name| self.0.iter().any(|(key, _)| key == *name)) {
-            Some(name) => Err(ApiError::not_available(name)),
-            None => Ok(()),
-        }
     }
 
     /// The file that a call is about: `path`, or `path_base64` for one that is not UTF-8.
@@ -80,6 +83,38 @@ impl Query {
         one_path(self.get("path")?.map(str::to_owned), base64)
     }
 
+    /// The labels that are asked for: `label=key=value`, any number of times.
+    ///
+    /// # Errors
+    /// 400 where one has no `=`.
+    pub(crate) fn labels(&self) -> Result<Vec<(String, String)>, ApiError> {
+        let labels = self.all("label").into_iter().map(|label| match label.split_once('=') {
+            Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+            None => Err(ApiError::invalid("`label` must be `key=value`")),
+        });
+        labels.collect()
+    }
+
+    /// One of some words.
+    ///
+    /// # Errors
+    /// 400 for another one, which is told what there is.
+    pub(crate) fn word<T: Copy>(
+        &self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, ApiError> {
+        let Some(asked) = self.get(name)? else { return Ok(None) };
+        match words.iter().find(|(word, _)| *word == asked) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let words: Vec<String> =
+                    words.iter().map(|(word, _)| format!("`{word}`")).collect();
+                Err(ApiError::invalid(format!("`{name}` must be one of {}", words.join(", "))))
+            }
+        }
+    }
+
     /// A whole number from `min` to `max`.
     ///
     /// # Errors
@@ -90,21 +125,6 @@ impl Query {
             Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
             _ => Err(ApiError::invalid(format!(
                 "`{name}` must be a whole number from {min} to {max}"
-            ))),
-        }
-    }
-
-    /// In whose name a file call acts.
-    ///
-    /// # Errors
-    /// 400 for anybody but the session user and root.
-    pub(crate) fn file_user(&self) -> Result<FileUser, ApiError> {
-        match self.get("user")? {
-            None | Some("" | "sandbox") => Ok(FileUser::Session),
-            Some("root") => Ok(FileUser::Root),
-            Some(other) => Err(ApiError::invalid(format!(
-                "`user` must be `sandbox` or `root`, not `{}`",
-                other.escape_debug()
             ))),
         }
     }
@@ -145,6 +165,74 @@ impl Query {
                 Err(ApiError::invalid(format!("`{name}` must be a whole number from 0 to {limit}")))
             }
         }
+    }
+}
+
+/// The names that the query of each route may have, from the one place that has them: the document.
+#[derive(Debug, Default)]
+pub(crate) struct QueryNames(HashMap<String, Vec<(Method, Vec<String>)>>);
+
+impl QueryNames {
+    pub(crate) fn of(document: &OpenApi) -> Self {
+        let mut names = Self::default();
+        for (path, item) in &document.paths.paths {
+            let operations = [
+                (Method::GET, &item.get),
+                (Method::PUT, &item.put),
+                (Method::POST, &item.post),
+                (Method::DELETE, &item.delete),
+                (Method::PATCH, &item.patch),
+            ];
+            for (method, operation) in operations {
+                let Some(operation) = operation else { continue };
+                let parameters = operation.parameters.iter().flatten();
+                let queries = parameters.filter_map(|one| match one {
+                    RefOr::T(one) if one.parameter_in == ParameterIn::Query => {
+                        Some(one.name.clone())
+                    }
+                    RefOr::T(_) | RefOr::Ref(_) => None,
+                });
+                let queries = queries.collect();
+                names.0.entry(path.clone()).or_default().push((method, queries));
+            }
+        }
+        names
+    }
+
+    /// `None`: no such route.
+    fn known(&self, path: &str, method: &Method) -> Option<&[String]> {
+        // What answers GET answers HEAD.
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let of_path = self.0.get(path)?;
+        of_path.iter().find(|(known, _)| known == method).map(|(_, names)| names.as_slice())
+    }
+
+    fn check(&self, path: &str, method: &Method, uri: &Uri) -> Result<(), ApiError> {
+        if uri.query().is_none_or(str::is_empty) {
+            return Ok(());
+        }
+        let Some(known) = self.known(path, method) else { return Ok(()) };
+        let query = Query::of(uri)?;
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        match query.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(ApiError::invalid(unknown("query parameter", name, &known))
+                .with("name", name.as_str())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A layer inside the router, where the route is known: refuses names that it does not have.
+pub(crate) async fn known_query(
+    State(names): State<Arc<QueryNames>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let checked = names.check(path.unwrap_or_default(), request.method(), request.uri());
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
     }
 }
 
@@ -200,8 +288,24 @@ mod test {
         assert_eq!(q.require("path").unwrap(), "a b/c d");
         assert!(q.get("x").is_err());
         assert!(q.require("absent").is_err());
-        assert!(q.refuse(&["x"]).is_err());
-        assert!(q.refuse(&["status"]).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_the_document_does_not_have_is_refused() {
+        let names = QueryNames::of(&crate::routes::router_and_document().1);
+        let told = |method: &Method, path: &str, query: &str| {
+            let uri = format!("/?{query}").parse().unwrap();
+            names.check(path, method, &uri).map_err(|error| error.message)
+        };
+        let file = "/v1/sessions/{id}/fs/file";
+        assert_eq!(told(&Method::GET, file, "path=a&user=root"), Ok(()));
+        assert_eq!(told(&Method::HEAD, file, "path=a"), Ok(()));
+        assert_eq!(told(&Method::DELETE, "/v1/sessions/{id}", ""), Ok(()));
+        assert_eq!(
+            told(&Method::GET, file, "path=a&usr=root"),
+            Err("unknown query parameter `usr`; did you mean `user`?".into())
+        );
+        assert_eq!(told(&Method::GET, "/healthz", "x"), Err("unknown query parameter `x`".into()));
     }
 
     #[tokio::test]

@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::Stream;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use sandkasten_types::exec::StreamError;
 use sandkasten_types::limits::SSE_HEARTBEAT_SECONDS;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
@@ -129,7 +130,8 @@ impl<R: Run> Told<R> {
             let chain = chain.escape_debug();
             tracing::error!(%request_id, cause = %chain, "internal error in a stream");
         }
-        event_bytes(id, "error", &error.datum(request_id))
+        let datum = StreamError { seq: Some(id), ..error.datum(request_id) };
+        event_bytes(id, "error", &datum)
     }
 }
 

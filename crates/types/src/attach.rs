@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::exec::{Gap, StreamError};
-use crate::process::{ProcessEnd, SignalProcess, Tty};
+use crate::process::{ProcessExit, SignalProcess, Tty};
 
 /// First byte of what a client sends.
 pub const STDIN: u8 = 0;
@@ -30,7 +30,7 @@ pub enum AttachOrder {
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum AttachReport {
     /// The process has ended. Last; the socket is closed behind it.
-    Exit(ProcessEnd),
+    Exit(ProcessExit),
     /// What the client asked for, or the socket itself, failed.
     Error(StreamError),
     /// Output that is not kept any more stood here.

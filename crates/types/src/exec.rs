@@ -24,11 +24,13 @@ pub struct ExecRequest {
     pub cwd: Option<String>,
     /// Variables of this command alone.
     pub env: Option<BTreeMap<String, String>>,
-    /// `root`: this one command as the box's root, in a fresh `sh`.
+    /// The session's user where absent. Another one runs this one command, in a fresh shell: `root`,
+    /// `sandbox`, or any name or uid of the image's passwd.
     pub user: Option<String>,
     /// stdout and stderr apart, too.
     pub split: Option<bool>,
-    /// `base64`: output is exact bytes, nothing decoded or cleaned; `stdin` is base64.
+    /// `text` where absent; `base64`: output is exact bytes, nothing decoded or cleaned, and `stdin` is
+    /// base64.
     pub encoding: Option<String>,
     /// Bytes of each field of a blocking answer; 64 MiB at most.
     pub max_output_bytes: Option<i64>,
@@ -99,6 +101,15 @@ pub struct ExecEnd {
     /// Whose limit it was, where it was not the session's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<OomDetails>,
+}
+
+/// `event: done` of an exec stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecDone {
+    #[serde(flatten)]
+    pub end: ExecEnd,
+    /// Also the event's `id`.
+    pub seq: u64,
 }
 
 /// More about an `exit_reason` `oom`.
@@ -272,6 +283,9 @@ impl From<ExecEnd> for ExecMore {
 pub struct Execs {
     /// The execs, oldest first.
     pub execs: Vec<ExecStatus>,
+    /// The `cursor` of the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 /// `POST /v1/sessions/{id}/shell/restart`.
@@ -345,4 +359,7 @@ pub struct StreamError {
     pub error_code: crate::ErrorCode,
     /// Facts a program can use, by name; which ones depends on the code.
     pub details: serde_json::Map<String, serde_json::Value>,
+    /// Also the event's `id`. Absent where it answers a message of a WebSocket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
 }

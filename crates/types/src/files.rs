@@ -186,6 +186,8 @@ pub struct WatchDatum {
     pub from_base64: Option<Base64>,
     /// What it is; of something removed, what it was.
     pub r#type: FileType,
+    /// Also the event's `id`.
+    pub seq: u64,
 }
 
 /// The answer of `GET /v1/workspaces/{id}/fs`.

@@ -11,9 +11,12 @@ pub mod error;
 pub mod exec;
 pub mod files;
 pub mod ids;
+pub mod image;
+pub mod info;
 pub mod limits;
 pub mod process;
 pub mod session;
+pub mod strict;
 pub mod time;
 pub mod workspace;
 

@@ -1,11 +1,14 @@
 //! Processes: programs by argv, many at once, nothing shared with the shell.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::exec::{ExitReason, OomDetails, RunStatus, Stream};
+use crate::strict::{Expected, unknown_field, whole};
 use crate::{Base64, ProcessId, Timestamp};
 
 /// `POST /v1/sessions/{id}/processes`. Either `argv` or `cmd` is given.
@@ -20,10 +23,13 @@ pub struct StartProcess {
     pub env: Option<BTreeMap<String, String>>,
     /// Where it starts; `/workspace` where absent.
     pub cwd: Option<String>,
-    /// The session's user where absent; `root`, or any name of the image's passwd.
+    /// The session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd.
     pub user: Option<String>,
     /// `none` where absent, `open` with a `tty`.
     pub stdin: Option<ProcessStdin>,
+    /// How its output is shown, in its events too: `base64` (where absent) is exact bytes; `text` is not
+    /// cleaned, and what is no UTF-8 becomes U+FFFD.
+    pub encoding: Option<String>,
     /// Gives it a PTY of that size.
     pub tty: Option<Tty>,
     /// Milliseconds; none where absent.
@@ -34,8 +40,8 @@ pub struct StartProcess {
     pub on_disconnect: Option<String>,
 }
 
-/// `none`, `open`, or bytes and then the end of file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// `none`, `open`, or all that it has to read, in base64 or as a text; then comes the end of file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ProcessStdin {
     Mode(String),
@@ -43,6 +49,45 @@ pub enum ProcessStdin {
         /// Base64 of what its stdin has; then the end of file.
         base64: Base64,
     },
+    Text {
+        /// What its stdin has; then the end of file.
+        text: String,
+    },
+}
+
+impl<'de> Deserialize<'de> for ProcessStdin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StdinVisitor)
+    }
+}
+
+struct StdinVisitor;
+
+impl<'de> Visitor<'de> for StdinVisitor {
+    type Value = ProcessStdin;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`none`, `open` or an object with `base64` or `text`")
+    }
+
+    fn visit_str<E: Error>(self, mode: &str) -> Result<ProcessStdin, E> {
+        Ok(ProcessStdin::Mode(mode.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<ProcessStdin, A::Error> {
+        let mut found = None;
+        while let Some(name) = members.next_key::<String>()? {
+            let given = match name.as_str() {
+                "base64" => ProcessStdin::Data { base64: members.next_value()? },
+                "text" => ProcessStdin::Text { text: members.next_value()? },
+                _ => return Err(A::Error::custom(unknown_field(&name, &["base64", "text"]))),
+            };
+            if found.replace(given).is_some() {
+                return Err(A::Error::custom("give one of `base64` and `text`, not both"));
+            }
+        }
+        found.ok_or_else(|| A::Error::custom("must have `base64` or `text`"))
+    }
 }
 
 /// Size of a PTY in characters; also `POST …/resize`.
@@ -59,14 +104,52 @@ pub struct Tty {
 pub struct SignalProcess {
     /// The signal, by name or number.
     pub signal: SignalName,
+    /// To the process group of the process and, with a PTY, to the foreground group of that too, as
+    /// Ctrl-C does; false where absent: to the process itself alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<bool>,
 }
 
 /// `TERM`, `SIGTERM`, `15` or `"15"`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SignalName {
     Number(i64),
     Name(String),
+}
+
+impl<'de> Deserialize<'de> for SignalName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SignalVisitor)
+    }
+}
+
+struct SignalVisitor;
+
+impl Visitor<'_> for SignalVisitor {
+    type Value = SignalName;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name or the number of a signal")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<SignalName, E> {
+        Ok(SignalName::Name(name.into()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<SignalName, E> {
+        Ok(SignalName::Number(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<SignalName, E> {
+        Ok(SignalName::Number(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<SignalName, E> {
+        whole(number)
+            .map(SignalName::Number)
+            .ok_or_else(|| E::custom(format_args!("must be {}, not `{number}`", Expected(&self))))
+    }
 }
 
 /// The answer of a start without `wait`.
@@ -80,7 +163,7 @@ pub struct ProcessStarted {
     pub started_at: Timestamp,
 }
 
-/// How a process ended; also `event: exit`.
+/// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessEnd {
     /// 127: no such program; 126: not executable; 128 + n: it died by the signal n.
@@ -108,6 +191,15 @@ pub struct ProcessEnd {
     pub details: Option<OomDetails>,
 }
 
+/// `event: exit` of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessExit {
+    #[serde(flatten)]
+    pub end: ProcessEnd,
+    /// Also the event's `id`.
+    pub seq: u64,
+}
+
 /// The answer of a start with `wait`. 64 MiB of each stream at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessAnswer {
@@ -116,9 +208,17 @@ pub struct ProcessAnswer {
     #[serde(flatten)]
     pub end: ProcessEnd,
     /// Base64 of its stdout; with a `tty` of all that it wrote.
-    pub stdout_base64: Base64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout_base64: Option<Base64>,
     /// Base64 of its stderr; empty with a `tty`.
-    pub stderr_base64: Base64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr_base64: Option<Base64>,
+    /// In place of `stdout_base64` with `encoding` `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// In place of `stderr_base64` with `encoding` `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
 }
 
 /// `GET …/processes/{process_id}`, and each entry of the list.
@@ -155,6 +255,9 @@ pub struct ProcessStatus {
 pub struct Processes {
     /// The processes, oldest first.
     pub processes: Vec<ProcessStatus>,
+    /// The `cursor` of the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 /// `event: output` of a process.
@@ -163,7 +266,11 @@ pub struct ProcessOutput {
     /// Where it was written to.
     pub stream: Stream,
     /// Base64 of what was written.
-    pub data_base64: Base64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<Base64>,
+    /// In place of `data_base64` with `encoding` `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
     /// Also the event's `id`.
     pub seq: u64,
     /// Milliseconds since 1970-01-01 UTC.

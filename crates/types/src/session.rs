@@ -1,10 +1,13 @@
 //! Sessions: what a client asks for and what it sees.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::strict::unknown_field;
 use crate::{ImageName, SessionId, Timestamp, WorkspaceId};
 
 /// `POST /v1/sessions`. Every field may be absent.
@@ -24,9 +27,9 @@ pub struct CreateSession {
     /// Labels for people and programs, shown with the session: names and values of 256 bytes at
     /// most.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Directory that the first command starts in; `/workspace` where absent.
+    /// Directory that the first command starts in, made where it is missing; `/workspace` where absent.
     pub cwd: Option<String>,
-    /// `sandbox` (the default) or `root`.
+    /// `sandbox` where absent; `root`, or any name or uid of the image's passwd.
     pub user: Option<String>,
     /// What of the network it gets; `none` where absent.
     pub network: Option<Network>,
@@ -36,8 +39,24 @@ pub struct CreateSession {
     pub exec_mode: Option<String>,
 }
 
+/// `PATCH /v1/sessions/{id}`. What is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct UpdateSession {
+    /// Seconds the session lives after its last use, from now on: 1 to 86400. It expires that much after
+    /// now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<i64>,
+    /// All of its labels: others that it had go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// A name for people, 128 bytes at most; empty takes the name away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// A network mode, or a mode with rules. This version has `none`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Network {
     Mode(String),
@@ -55,6 +74,43 @@ pub struct NetworkPolicy {
     /// Hosts that may not be reached; not in this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NetworkVisitor)
+    }
+}
+
+struct NetworkVisitor;
+
+impl<'de> Visitor<'de> for NetworkVisitor {
+    type Value = Network;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a network mode or an object with `mode`")
+    }
+
+    fn visit_str<E: Error>(self, mode: &str) -> Result<Network, E> {
+        Ok(Network::Mode(mode.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Network, A::Error> {
+        let (mut mode, mut allow, mut deny) = (None, Vec::new(), Vec::new());
+        while let Some(name) = members.next_key::<String>()? {
+            match name.as_str() {
+                "mode" => mode = Some(members.next_value()?),
+                "allow" => allow = members.next_value()?,
+                "deny" => deny = members.next_value()?,
+                _ => {
+                    let known = ["mode", "allow", "deny"];
+                    return Err(A::Error::custom(unknown_field(&name, &known)));
+                }
+            }
+        }
+        let mode = mode.ok_or_else(|| A::Error::custom("missing field `mode`"))?;
+        Ok(Network::Policy(NetworkPolicy { mode, allow, deny }))
+    }
 }
 
 /// Limits of one session.
@@ -207,8 +263,9 @@ pub struct Stats {
     pub pids: u64,
     /// Processes and threads that it may have.
     pub pids_limit: u64,
-    /// Bytes on disk outside a persistent workspace; 0 where there is no limit, and they are not counted.
-    pub disk_bytes: u64,
+    /// Bytes on disk outside a persistent workspace; `null` where nothing counts them.
+    #[schema(required)]
+    pub disk_bytes: Option<u64>,
     /// `null`: no limit.
     #[schema(required)]
     pub disk_limit: Option<u64>,

@@ -49,4 +49,7 @@ pub struct PutWorkspace {
 pub struct Workspaces {
     /// The workspaces, by id.
     pub workspaces: Vec<Workspace>,
+    /// The `cursor` of the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }

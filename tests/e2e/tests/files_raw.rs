@@ -141,7 +141,7 @@ fn preconditions() {
         assert_eq!(put("If-Match", "\"1-1-1-1\"", "x").status(), 412);
         files.file("GET", "f").send().error(404, "FILE_NOT_FOUND");
         let first = put("If-None-Match", "*", "one").ok(200)["etag"].as_str().unwrap().to_owned();
-        put("If-None-Match", "*", "two").error(412, "ALREADY_EXISTS");
+        put("If-None-Match", "*", "two").error(412, "PRECONDITION_FAILED");
         let get = |header: &str, tag: &str| files.file("GET", "f").header(header, tag).send();
         let known = get("If-None-Match", &first);
         assert_eq!((known.status(), known.body.len()), (304, 0));
@@ -149,14 +149,14 @@ fn preconditions() {
         assert_eq!(get("If-Match", &first).body, b"one");
         let second = put("If-Match", &first, "two").ok(200)["etag"].as_str().unwrap().to_owned();
         assert_ne!(first, second);
-        put("If-Match", &first, "three").error(412, "CONFLICT");
-        get("If-Match", &first).error(412, "CONFLICT");
+        put("If-Match", &first, "three").error(412, "PRECONDITION_FAILED");
+        get("If-Match", &first).error(412, "PRECONDITION_FAILED");
         assert_eq!(get("If-None-Match", &first).body, b"two");
         // Whoever writes in the box changes the tag too, even to the same size.
         session.run("printf owt > f");
-        put("If-Match", &second, "three").error(412, "CONFLICT");
+        put("If-Match", &second, "three").error(412, "PRECONDITION_FAILED");
         let delete = |tag: &str| files.file("DELETE", "f").header("If-Match", tag).send();
-        delete(&second).error(412, "CONFLICT");
+        delete(&second).error(412, "PRECONDITION_FAILED");
         let third = files.file("HEAD", "f").send().header("ETag").unwrap().to_owned();
         delete(&third).ok(200);
         put("If-None-Match", &third, "x").error(400, "INVALID_REQUEST");
@@ -322,7 +322,7 @@ fn edits_are_exact_and_all_or_nothing() {
         }
         let edits = json!([{"old": "a", "new": "é"}]);
         let stale = json!({"path": "f", "edits": edits, "if_match": "\"1-2-3-4\""});
-        edit(stale).error(409, "CONFLICT");
+        edit(stale).error(412, "PRECONDITION_FAILED");
         assert_eq!(files.get("f"), b"a=2\nb=1\n");
         edit(json!({"path": "f", "edits": edits, "if_match": tag})).ok(200);
         assert_eq!(files.get("f"), "é=2\nb=1\n".as_bytes());

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-pub(crate) use sessions::{Claimed, Hello, Identity, KeyUse, Lease, NewRow, Row};
+pub(crate) use sessions::{Claimed, EndedWanted, Hello, Identity, KeyUse, Lease, NewRow, Row};
 pub(crate) use workspaces::{Removable, WorkspaceChange, WorkspaceRow};
 
 pub(crate) use reserve::{RESERVE_BYTES, fill as fill_reserve, path_of as reserve_of};

@@ -52,6 +52,10 @@ const MIGRATIONS: &[&str] = &[
     -- The session whose create made it, until anything else names it.
     ALTER TABLE workspaces ADD COLUMN made_for TEXT;
 ",
+    // Pages of the sessions that have ended go in this order.
+    "
+    CREATE INDEX sessions_ended_in_order ON sessions (created_ms, id) WHERE ended_ms IS NOT NULL;
+",
 ];
 
 pub(super) fn open(path: &Path) -> Result<Connection, StartError> {

@@ -6,7 +6,8 @@ use sandkasten_types::{SessionId, Timestamp};
 
 use super::{Db, DbError, Synchronous};
 use crate::clock::BootTime;
-use crate::session::{Cause, Spec};
+use crate::lists::{Limit, SessionKey};
+use crate::session::{About, Cause, Change, Spec};
 
 /// A session as it was written down.
 #[derive(Debug, Clone)]
@@ -69,6 +70,20 @@ pub(crate) struct KeyUse {
     pub(crate) client: String,
     pub(crate) key: String,
     pub(crate) fingerprint: Vec<u8>,
+}
+
+/// Which of the sessions that have ended are wanted, in the order of their making.
+#[derive(Debug, Clone)]
+pub(crate) struct EndedWanted {
+    /// They ended at this time or later.
+    pub(crate) since: Timestamp,
+    /// How they ended; `None`: in any way.
+    pub(crate) status: Option<Status>,
+    /// Labels that they have, all of them.
+    pub(crate) labels: Vec<(String, String)>,
+    /// The last one that is known already.
+    pub(crate) after: Option<SessionKey>,
+    pub(crate) limit: Limit,
 }
 
 /// What became of an intent.
@@ -206,6 +221,30 @@ impl Db {
         .await
     }
 
+    /// Changes what can be changed of a session that has not ended, and says what it is now. `None`: there
+    /// is none.
+    pub(crate) async fn change_session(
+        &self,
+        id: SessionId,
+        change: Change,
+    ) -> Result<Option<About>, DbError> {
+        self.run(Synchronous::Normal, move |tx| {
+            let Some(row) = select(tx, "id = ? AND ended_ms IS NULL", [id.as_str()])?.pop() else {
+                return Ok(None);
+            };
+            let about = row.spec.about.clone().changed(change.clone());
+            let spec = spec_text(&id, &Spec { about: about.clone(), ..row.spec })?;
+            tx.execute("UPDATE sessions SET spec = ? WHERE id = ?", [&spec, id.as_str()])?;
+            Ok(Some(about))
+        })
+        .await
+    }
+
+    /// Sessions that have ended, oldest first.
+    pub(crate) async fn ended_sessions(&self, wanted: EndedWanted) -> Result<Vec<Row>, DbError> {
+        self.run(Synchronous::Normal, move |tx| ended_sessions(tx, &wanted)).await
+    }
+
     /// The sessions that have not ended, oldest first.
     pub(crate) async fn living_sessions(&self) -> Result<Vec<Row>, DbError> {
         self.run(Synchronous::Normal, |tx| select(tx, "ended_ms IS NULL", [])).await
@@ -258,8 +297,7 @@ fn key_use(tx: &Transaction<'_>, key: &KeyUse) -> Result<Option<Claimed>, DbErro
 }
 
 fn insert(tx: &Transaction<'_>, row: &NewRow) -> Result<(), DbError> {
-    let spec = serde_json::to_string(&row.spec)
-        .map_err(|error| DbError::BadRow { id: row.id.to_string(), reason: error.to_string() })?;
+    let spec = spec_text(&row.id, &row.spec)?;
     tx.execute(
         "INSERT INTO sessions (id, status, spec, workspace_id, boot_id, nonce, cwd, created_ms,
             last_activity_ms, expires_ms, deadline_boot_ms)
@@ -293,15 +331,56 @@ fn insert(tx: &Transaction<'_>, row: &NewRow) -> Result<(), DbError> {
     Ok(())
 }
 
+fn spec_text(id: &SessionId, spec: &Spec) -> Result<String, DbError> {
+    serde_json::to_string(spec)
+        .map_err(|error| DbError::BadRow { id: id.to_string(), reason: error.to_string() })
+}
+
+fn ended_sessions(tx: &Transaction<'_>, wanted: &EndedWanted) -> Result<Vec<Row>, DbError> {
+    let labels = serde_json::to_string(&wanted.labels)
+        .map_err(|error| DbError::BadRow { id: "a question".into(), reason: error.to_string() })?;
+    let (after_ms, after_id) = match &wanted.after {
+        Some(key) => (key.created_ms, key.id.as_str()),
+        None => (i64::MIN, ""),
+    };
+    select_some(
+        tx,
+        "ended_ms IS NOT NULL AND ended_ms >= ?1 AND (?2 IS NULL OR status = ?2)
+         AND (created_ms, id) > (?3, ?4)
+         AND NOT EXISTS (SELECT 1 FROM json_each(?5) AS want WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(spec, '$.labels') AS has
+            WHERE has.key = json_extract(want.value, '$[0]')
+                AND has.value = json_extract(want.value, '$[1]')))",
+        params![
+            wanted.since.unix_ms(),
+            wanted.status.map(Status::as_str),
+            after_ms,
+            after_id,
+            labels,
+        ],
+        wanted.limit,
+    )
+}
+
 fn select(
     tx: &Transaction<'_>,
     condition: &'static str,
     params: impl rusqlite::Params,
 ) -> Result<Vec<Row>, DbError> {
+    select_some(tx, condition, params, Limit::None)
+}
+
+fn select_some(
+    tx: &Transaction<'_>,
+    condition: &'static str,
+    params: impl rusqlite::Params,
+    limit: Limit,
+) -> Result<Vec<Row>, DbError> {
+    let limit = limit.sql();
     let mut statement = tx.prepare_cached(&format!(
         "SELECT id, status, ending, exit_reason, spec, boot_id, nonce, uid_base, init_pid, init_start_time,
             shell, cwd, created_ms, last_activity_ms, expires_ms, deadline_boot_ms
-         FROM sessions WHERE {condition} ORDER BY created_ms, id"
+         FROM sessions WHERE {condition} ORDER BY created_ms, id LIMIT {limit}"
     ))?;
     let mut rows = statement.query(params)?;
     let mut all = Vec::new();

@@ -22,6 +22,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use sandkasten_jail::path::Beneath;
 use sandkasten_types::ids::random_hex;
+use sandkasten_types::limits::IMAGE_ACCOUNTS_BYTES_MAX;
 use sandkasten_types::{ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -232,6 +233,29 @@ impl Store {
             Ok(layer.into_fd())
         });
         held.collect()
+    }
+
+    /// The passwd of an image, up to its cap; empty where it has none.
+    ///
+    /// # Errors
+    /// Where a layer can't be read.
+    pub(crate) fn passwd(&self, image: &Image) -> Result<Vec<u8>, ImageError> {
+        // The highest one counts; our own layer is on top.
+        for digest in image.layers.iter().rev() {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let layer = self.open_layer(digest)?;
+            match layer.open_file_in_root(Path::new("etc/passwd"), flags, Mode::empty()) {
+                Ok(file) => {
+                    let mut text = Vec::new();
+                    let most = IMAGE_ACCOUNTS_BYTES_MAX as u64;
+                    std::fs::File::from(file).take(most).read_to_end(&mut text)?;
+                    return Ok(text);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Vec::new())
     }
 
     fn open_layer(&self, digest: &Digest) -> io::Result<Beneath> {

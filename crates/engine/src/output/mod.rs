@@ -21,6 +21,7 @@ use lines::Blocking;
 use sandkasten_protocol as protocol;
 use sandkasten_types::exec::Stream;
 pub(crate) use shown::Shown;
+pub(crate) use utf8::Decoder;
 
 /// Whether escape sequences and line ends are cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

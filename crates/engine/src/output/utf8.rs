@@ -45,6 +45,24 @@ impl Utf8 {
     }
 }
 
+/// Bytes in, text out: what is no UTF-8 is replaced, and a character that is cut waits for its rest.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder(Utf8);
+
+impl Decoder {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        self.0.push(bytes, |piece| text.push_str(piece));
+        text
+    }
+
+    pub(crate) fn finish(&mut self) -> String {
+        let mut text = String::new();
+        self.0.finish(|piece| text.push_str(piece));
+        text
+    }
+}
+
 /// More bytes could still make a character of these.
 fn is_beginning(bytes: &[u8]) -> bool {
     matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())

@@ -35,6 +35,7 @@ use super::outcome::{Over, text};
 use super::program::{Program, Started};
 use super::runs::{Beginning, Found, Name, Runs};
 use super::seat::{Role, Seat};
+use super::spec::About;
 use super::state::{Cause, Effect, Event, State, next};
 use super::stdin::{self, Opened, Stdins, Told};
 use super::{Handle, View, ended, ended_in, lease, outcome, release};
@@ -121,6 +122,10 @@ pub(crate) enum Command {
     },
     /// The lease is used.
     Renew,
+    /// What can be changed is this now.
+    Update {
+        about: Arc<About>,
+    },
     /// The lease is held until as many releases.
     Hold,
     Release,
@@ -283,7 +288,7 @@ impl Actor {
         // Whoever made it has written it down.
         self.turn(Event::Ready);
         self.publish_state();
-        let ttl = self.handle.spec.ttl_seconds;
+        let ttl = self.view.borrow().about.ttl_seconds;
         let (is_held, running) = (!self.runs.is_idle(), self.runs.has_running());
         let queued = self.runs.queued();
         self.view.send_modify(|view| {
@@ -377,6 +382,10 @@ impl Actor {
             },
             Command::Renew => {
                 self.renew();
+                Ok(())
+            }
+            Command::Update { about } => {
+                self.view.send_modify(|view| view.about = about);
                 Ok(())
             }
             Command::Hold => self.on_hold(self.holds.saturating_add(1)),
@@ -523,6 +532,7 @@ impl Actor {
             before: self.counted(),
             on_leave: OnLeave::Keep,
             cwd: None,
+            user: None,
         };
         let encoded = note.encoded();
         let run = self.begin(Beginning {
@@ -812,7 +822,7 @@ impl Actor {
     fn publish_runs(&mut self) {
         let (queued, running) = (self.runs.queued(), self.runs.has_running());
         let is_held = self.holds > 0 || !self.runs.is_idle();
-        let ttl = self.handle.spec.ttl_seconds;
+        let ttl = self.view.borrow().about.ttl_seconds;
         self.view.send_modify(|view| {
             view.queued = queued;
             view.running = running;
@@ -822,7 +832,7 @@ impl Actor {
     }
 
     fn renew(&mut self) {
-        let ttl = self.handle.spec.ttl_seconds;
+        let ttl = self.view.borrow().about.ttl_seconds;
         self.view.send_if_modified(|view| {
             // While a command holds the lease there is none to renew.
             let renews = view.lease.deadline.is_some();
@@ -1022,6 +1032,7 @@ impl Actor {
             | Command::Unwait { .. }
             | Command::Tell { .. }
             | Command::Renew
+            | Command::Update { .. }
             | Command::Hold
             | Command::Release
             | Command::AbortFile { .. }

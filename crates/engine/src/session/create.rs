@@ -18,8 +18,8 @@ use sandkasten_jail::plan::Plan;
 use sandkasten_jail::seccomp::payload_filter;
 use sandkasten_jail::{fault, memfd, tree};
 use sandkasten_protocol as protocol;
-use sandkasten_types::SessionId;
 use sandkasten_types::session::{CreateSession, Session};
+use sandkasten_types::{ImageName, SessionId};
 use sha2::{Digest as _, Sha256};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::actor::{Actor, Command, Parts};
 use super::link::{Greeting, Link, LinkFault};
+use super::request::Images;
+use super::request::shortened;
 use super::spec::Spec;
 use super::{Cause, Handle, State, View, environment, lease, release, show_row};
 use crate::db::{Claimed, Hello, Identity, KeyUse, NewRow};
@@ -34,7 +36,7 @@ use crate::descriptor::watched;
 use crate::dirs::SessionDirs;
 use crate::error::Error;
 use crate::host::Host;
-use crate::image::{Image, ImageConfig, ImageError};
+use crate::image::{Image, ImageConfig, Store};
 use crate::{IdempotencyKey, clock};
 
 /// A create is refused below this much free disk.
@@ -114,7 +116,7 @@ async fn begin(
     check_disk(host)?;
     let id = SessionId::random().map_err(|error| Error::internal("random session id", error))?;
     let (commands, inbox) = mpsc::unbounded_channel();
-    let (publish, view) = watch::channel(View::new(&spec, lease::renewed(spec.ttl_seconds)));
+    let (publish, view) = watch::channel(View::new(&spec, lease::renewed(spec.about.ttl_seconds)));
     let handle = Arc::new(Handle { id, spec, created_at: clock::now(), commands, view });
     host.live.add(&handle, host.config.max_sessions)?;
     let (answer, answered) = oneshot::channel();
@@ -127,14 +129,22 @@ async fn check(host: &Arc<Host>, request: CreateSession) -> Result<Spec, Error> 
     let host = Arc::clone(host);
     let is_named = request.image.is_some();
     let checked = tokio::task::spawn_blocking(move || {
-        super::check_create(request, &host.config, |name| match host.images.get(name) {
-            Ok(image) => Ok(image),
-            Err(ImageError::NotFound(name)) if is_named => Err(Error::ImageNotFound(name)),
-            Err(ImageError::NotFound(name)) => Err(Error::NoDefaultImage(name)),
-            Err(error) => Err(Error::internal("image", error)),
+        super::check_create(request, &host.config, &host.images).map_err(|error| match error {
+            Error::ImageNotFound(name) if !is_named => Error::NoDefaultImage(name),
+            error => error,
         })
     });
     checked.await.map_err(|error| Error::internal("checking a create", error))?
+}
+
+impl Images for Store {
+    fn image(&self, name: &ImageName) -> Result<Image, Error> {
+        Ok(self.get(name)?)
+    }
+
+    fn passwd(&self, image: &Image) -> Result<Vec<u8>, Error> {
+        Ok(Store::passwd(self, image)?)
+    }
 }
 
 fn check_disk(host: &Host) -> Result<(), Error> {
@@ -430,6 +440,10 @@ impl Started {
             },
             Err(error) => Err(error),
         };
+        let attached = attached.and_then(|(link, greeting)| match greeting.hello.cwd_fault {
+            Some(fault) => Err(bad_cwd(&self.requested.handle.spec.cwd, fault)),
+            None => Ok((link, greeting)),
+        });
         match attached {
             Ok((link, greeting)) => Ok(Ready { started: self, link, greeting }),
             Err(error) => Err(self.fail(error).await),
@@ -483,6 +497,12 @@ impl Ready {
         requested.host.db.set_running(id, *init, *uid_base, hello).await?;
         Ok(())
     }
+}
+
+/// The directory that was asked for can't be made, or not entered, by the session's user.
+fn bad_cwd(cwd: &str, fault: protocol::FileFault) -> Error {
+    let error = super::files::error(fault, shortened(cwd));
+    Error::InvalidRequest(format!("`cwd` can't be entered: {error}"))
 }
 
 fn no_space_or(what: &'static str, error: std::io::Error) -> Error {

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use sandkasten_jail::path::Beneath;
 use sandkasten_types::SessionId;
 
-use super::spec::{BoxUser, Spec};
+use super::spec::Spec;
 use crate::config::ShellPreference;
 
 /// What a box without a say in it gets.
@@ -29,10 +29,7 @@ pub(super) fn shell_path(spec: &Spec, layers: &[OwnedFd]) -> &'static str {
 
 /// Ours first, then the image's, then the request's; a later one of a name wins, in its first place.
 pub(super) fn of(spec: &Spec, id: &SessionId, shell: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let (user, home) = match spec.user {
-        BoxUser::Sandbox => ("sandbox", "/home/sandbox"),
-        BoxUser::Root => ("root", "/root"),
-    };
+    let (user, home) = (spec.user.name(), spec.user.home());
     let ours = [
         ("PATH", PATH),
         ("HOME", home),

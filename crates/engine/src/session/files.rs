@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::link::{Incoming, LinkFault};
+use super::user::unknown_user;
 use crate::error::{Error, FileFault};
 
 /// init answers a file operation within this, on however little CPU the session has.
@@ -70,6 +71,7 @@ impl Files {
             | FileOp::Chmod { path, .. }
             | FileOp::Remove { path, .. } => (path, Effect::Change),
             FileOp::Commit { .. } => (b"", Effect::Change),
+            FileOp::FindUser { name } => (name, Effect::None),
             FileOp::Abort { .. } | FileOp::OpenDir { .. } => (b"", Effect::None),
         };
         let path = String::from_utf8_lossy(path).into_owned();
@@ -195,6 +197,7 @@ pub(crate) fn error(fault: Fault, path: String) -> Error {
             ));
         }
         Fault::Busy => return Error::Overloaded("too many open files in the session".into()),
+        Fault::UnknownUser => return unknown_user(&path),
         Fault::UnknownToken => return Error::Internal("init knows no such temporary file".into()),
         Fault::Other(errno) => {
             return Error::Internal(format!("file operation in a session: errno {errno}"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandkasten_protocol::{
-    FileUser, OutputMode, Reader, Run, SPOOL_BYTES, Spool, Stdin, Task, ToInit,
+    OutputMode, Reader, Run, RunUser, SPOOL_BYTES, Spool, Stdin, Task, ToInit,
 };
 use sandkasten_types::exec::ExecRequest;
 use sandkasten_types::limits::{CMD_BYTES_MAX, EXEC_TIMEOUT_MS_DEFAULT, OUTPUT_BYTES_MAX};
@@ -11,8 +11,12 @@ use sandkasten_types::{Base64, ExecId};
 use sha2::{Digest as _, Sha256};
 
 use super::feed::Feed;
-use super::note::{Counted, Cut, Encoding, ExecNote, Given, Note, OnLeave, Shape, What, noted_cwd};
+use super::note::{
+    Counted, Cut, Encoding, ExecNote, Given, Note, OnLeave, Shape, What, noted_cwd, noted_user,
+};
 use super::request::{check_directory, check_variables, shortened};
+use super::spec::BoxUser;
+use super::user::run_user;
 use crate::clock;
 use crate::config::Config;
 use crate::error::Error;
@@ -27,7 +31,7 @@ pub(crate) struct Job {
     pub(crate) noted: Cut,
     pub(crate) timeout_ms: u64,
     pub(crate) output: OutputMode,
-    pub(crate) user: FileUser,
+    pub(crate) user: RunUser,
     pub(crate) cwd: Option<String>,
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) stdin: JobStdin,
@@ -82,6 +86,7 @@ impl Job {
             before,
             on_leave: self.on_leave,
             cwd: noted_cwd(self.cwd.as_deref()),
+            user: noted_user(&self.user),
         }
     }
 
@@ -107,13 +112,13 @@ impl Job {
             spool: Spool::Together { bytes: self.shape.bytes_max.max(SPOOL_BYTES) },
             ..Run::new(id)
         };
-        let (cmd, output, user) = (std::mem::take(&mut self.cmd), self.output, self.user);
+        let (cmd, output, user) = (std::mem::take(&mut self.cmd), self.output, self.user.clone());
         ToInit::Begin { run, task: Task::Command { cmd, output, user } }
     }
 }
 
 /// Checks a request for a command.
-pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error> {
+pub(crate) fn check(request: ExecRequest, config: &Config, own: &BoxUser) -> Result<Job, Error> {
     let ExecRequest {
         cmd,
         timeout_ms,
@@ -136,7 +141,8 @@ pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error>
     }
     let env = env.unwrap_or_default();
     check_variables("env", &env)?;
-    let (output, encoding) = (output_mode(raw_output, split)?, encoding(word.as_deref())?);
+    let output = output_mode(raw_output, split)?;
+    let encoding = encoding_of(word.as_deref(), Encoding::Text)?;
     let on_leave = on_leave(on_disconnect.as_deref(), "cancel")?;
     let is_detached = detach.unwrap_or(false);
     let is_chosen = exec_id.is_some();
@@ -147,7 +153,7 @@ pub(crate) fn check(request: ExecRequest, config: &Config) -> Result<Job, Error>
         cmd: cmd.into_bytes(),
         timeout_ms: timeout(timeout_ms, config)?,
         output,
-        user: user(asked.as_deref())?,
+        user: run_user(asked.as_deref(), own)?,
         cwd,
         env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
         stdin: stdin(given, stdin_open, encoding)?,
@@ -214,12 +220,14 @@ fn output_mode(raw: Option<bool>, split: Option<bool>) -> Result<OutputMode, Err
     }
 }
 
-fn encoding(asked: Option<&str>) -> Result<Encoding, Error> {
+/// The rule for `encoding`, with what holds where it is absent.
+pub(super) fn encoding_of(asked: Option<&str>, default: Encoding) -> Result<Encoding, Error> {
     match asked {
-        None => Ok(Encoding::Text),
+        None => Ok(default),
+        Some("text") => Ok(Encoding::Text),
         Some("base64") => Ok(Encoding::Base64),
         Some(other) => {
-            invalid(format!("`encoding` is `{}`; it must be `base64`", shortened(other)))
+            invalid(format!("`encoding` is `{}`; it must be `text` or `base64`", shortened(other)))
         }
     }
 }
@@ -240,14 +248,6 @@ fn stdin(asked: Option<String>, open: Option<bool>, encoding: Encoding) -> Resul
         },
     };
     Ok(if bytes.is_empty() { JobStdin::Empty } else { JobStdin::Whole(bytes) })
-}
-
-fn user(asked: Option<&str>) -> Result<FileUser, Error> {
-    match asked {
-        None => Ok(FileUser::Session),
-        Some("root") => Ok(FileUser::Root),
-        Some(other) => invalid(format!("`user` is `{}`; it must be `root`", shortened(other))),
-    }
 }
 
 /// The rule for `on_disconnect`, with the word that stands for the end of the run.
@@ -286,7 +286,7 @@ mod test {
     fn checked(change: impl FnOnce(&mut ExecRequest)) -> Result<Job, Error> {
         let mut request = ExecRequest { cmd: "true".into(), ..ExecRequest::default() };
         change(&mut request);
-        check(request, &config("/nonexistent".as_ref()))
+        check(request, &config("/nonexistent".as_ref()), &BoxUser::Sandbox)
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod seat;
 mod spec;
 mod state;
 mod stdin;
+mod user;
 
 use std::sync::Arc;
 
@@ -43,16 +44,18 @@ pub(crate) use feed::{Feed, Taken};
 pub(crate) use files::FileReply;
 pub(crate) use job::check as check_exec;
 pub(crate) use link::{Greeting, Link};
-pub(crate) use note::{Encoding, ExecNote, Note, Shape};
+pub use note::Encoding;
+pub(crate) use note::{ExecNote, Note, Shape};
 pub(crate) use outcome::Over;
 pub(crate) use program::{Started, check as check_program, signal, window};
 pub(crate) use release::release;
-pub(crate) use request::{check as check_create, check_labels};
+pub(crate) use request::{check as check_create, check_labels, check_update};
 pub(crate) use runs::{Found, Name};
 pub(crate) use seat::{Role, Seat};
-pub(crate) use spec::Spec;
+pub(crate) use spec::{About, Change, Spec};
 pub(crate) use state::{Cause, State};
 pub(crate) use stdin::End as StdinEnd;
+pub(crate) use user::run_user;
 
 use crate::clock::{self, BootTime};
 use crate::db::{Lease, Row};
@@ -74,6 +77,7 @@ pub(crate) struct View {
     pub(crate) state: State,
     pub(crate) shell: Option<Shell>,
     pub(crate) cwd: String,
+    pub(crate) about: Arc<About>,
     pub(crate) lease: Lease,
     pub(crate) queued: usize,
     pub(crate) running: bool,
@@ -81,8 +85,8 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn new(spec: &Spec, lease: Lease) -> Self {
-        let cwd = spec.cwd.clone();
-        Self { state: State::Creating, shell: None, cwd, lease, queued: 0, running: false }
+        let (cwd, about) = (spec.cwd.clone(), Arc::new(spec.about.clone()));
+        Self { state: State::Creating, shell: None, cwd, about, lease, queued: 0, running: false }
     }
 
     /// Why the session takes no calls any more, if it doesn't. A lease that is over ends it at once,
@@ -107,13 +111,13 @@ impl Handle {
     pub(crate) fn show(&self, node: &str) -> Session {
         let view = self.view.borrow().clone();
         let exit_reason = view.end().map(|cause| cause.reason);
-        let facts = Facts { status: view.status(), exit_reason, shell: view.shell };
-        let ttl = self.spec.ttl_seconds;
+        let (status, shell, about) = (view.status(), view.shell, &view.about);
+        let facts = Facts { status, exit_reason, shell, about };
         let mut lease = view.lease;
         if lease.deadline.is_none() {
             // Something runs: its lease begins when that ends.
             lease.last_activity = clock::now();
-            lease.expires_at = lease.last_activity.plus_seconds(ttl);
+            lease.expires_at = lease.last_activity.plus_seconds(view.about.ttl_seconds);
         }
         show(&self.id, &self.spec, self.created_at, facts, view.cwd, lease, node)
     }
@@ -204,14 +208,16 @@ pub(crate) fn show_row(row: Row, node: &str) -> Session {
         status: row.status,
         exit_reason: row.cause.map(|cause| cause.reason),
         shell: row.shell,
+        about: &row.spec.about,
     };
     show(&row.id, &row.spec, row.created_at, facts, row.cwd, row.lease, node)
 }
 
-struct Facts {
+struct Facts<'a> {
     status: Status,
     exit_reason: Option<String>,
     shell: Option<Shell>,
+    about: &'a About,
 }
 
 #[expect(clippy::too_many_arguments, reason = "the two callers have these apart")]
@@ -219,7 +225,7 @@ fn show(
     id: &SessionId,
     spec: &Spec,
     created_at: Timestamp,
-    facts: Facts,
+    facts: Facts<'_>,
     cwd: String,
     lease: Lease,
     node: &str,
@@ -234,9 +240,9 @@ fn show(
         expires_at: lease.expires_at,
         last_activity: lease.last_activity,
         acquire_source: AcquireSource::Cold,
-        name: spec.name.clone(),
+        name: facts.about.name.clone(),
         env_keys: spec.env.iter().map(|(name, _)| name.clone()).collect(),
-        labels: spec.labels.clone(),
+        labels: facts.about.labels.clone(),
         limits: Limits {
             cpu: Some(spec.cpu),
             memory_mb: Some(spec.memory_mb),

@@ -3,7 +3,7 @@
 //! Invariant: a note and a verdict are [`NOTE_BYTES_MAX`] bytes at most, whatever was asked for.
 
 use sandkasten_jail::cgroup::Events;
-use sandkasten_protocol::{NOTE_BYTES_MAX, OutputMode};
+use sandkasten_protocol::{NOTE_BYTES_MAX, OutputMode, RunUser};
 use sandkasten_types::exec::ExitReason;
 use sandkasten_types::{ExecId, ProcessId};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub(crate) struct Note {
     pub(crate) on_leave: OnLeave,
     /// The directory of the request, or its beginning.
     pub(crate) cwd: Option<String>,
+    /// Who it was asked to be run by, where that is to be looked up.
+    pub(crate) user: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +55,9 @@ pub(crate) struct Shape {
     pub(crate) bytes_max: u64,
 }
 
+/// How output is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Encoding {
+pub enum Encoding {
     Text,
     Base64,
 }
@@ -66,6 +69,7 @@ pub(crate) struct ProcessNote {
     pub(crate) argv: String,
     pub(crate) has_tty: bool,
     pub(crate) stdin: Given,
+    pub(crate) encoding: Encoding,
 }
 
 /// What a run is given to read.
@@ -190,6 +194,13 @@ pub(crate) fn noted_argv(argv: &[String]) -> String {
     noted
 }
 
+pub(crate) fn noted_user(user: &RunUser) -> Option<String> {
+    match user {
+        RunUser::Named(name) => Some(String::from_utf8_lossy(name).into_owned()),
+        RunUser::Session | RunUser::Root => None,
+    }
+}
+
 pub(crate) fn noted_cwd(cwd: Option<&str>) -> Option<String> {
     cwd.map(|cwd| beginning(cwd, CWD_BYTES).to_owned())
 }
@@ -221,7 +232,8 @@ mod test {
     fn note(what: What) -> Note {
         let cwd = noted_cwd(Some(&"ä".repeat(4000)));
         let before = Counted { oom_kills: u64::MAX, fork_fails: u64::MAX, host_oom_kills: 1 };
-        Note { what, created_ms: i64::MIN, before, on_leave: OnLeave::Keep, cwd }
+        let user = Some("u".repeat(256));
+        Note { what, created_ms: i64::MIN, before, on_leave: OnLeave::Keep, cwd, user }
     }
 
     #[test]
@@ -242,6 +254,7 @@ mod test {
             argv,
             has_tty: true,
             stdin: Given::InPieces,
+            encoding: Encoding::Text,
         };
         for what in [What::Exec(exec), What::Process(process), What::Restart] {
             let note = note(what);

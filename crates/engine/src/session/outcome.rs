@@ -6,6 +6,7 @@ use sandkasten_types::exec::{ExecEnd, ExitReason, OomDetails, OomScope, ShellRes
 use sandkasten_types::process::ProcessEnd;
 
 use super::note::{Counted, ExecNote, Note, Verdict};
+use super::user::unknown_user;
 use crate::error::Error;
 
 /// How a run ended, all that is known of it.
@@ -82,15 +83,16 @@ impl Over {
                 Ok(())
             }
             How::BadCwd => {
-                let cwd = note.cwd.as_deref().unwrap_or_default().escape_debug();
-                Err(Error::InvalidRequest(format!("`cwd` can't be entered: `{cwd}`")))
+                let text = match note.cwd.as_deref() {
+                    Some(cwd) => format!("`cwd` can't be entered: `{}`", cwd.escape_debug()),
+                    None => "the working directory can't be entered by `user`".into(),
+                };
+                Err(Error::InvalidRequest(text))
             }
             How::ReadOnlyEnv => Err(Error::InvalidRequest(
                 "`env` names a variable that is read-only in the shell".into(),
             )),
-            How::UnknownUser => {
-                Err(Error::InvalidRequest("`user` is no name of the image's passwd".into()))
-            }
+            How::UnknownUser => Err(unknown_user(note.user.as_deref().unwrap_or_default())),
             How::NoShell => Err(Error::Overloaded(
                 "no shell could be started in the session; it may be out of memory or processes"
                     .into(),

@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sandkasten_protocol::{
-    Begun, ProgramUser, Reader, Run, SPOOL_BYTES, Spool, Stdin, Task, ToInit, Window,
+    Begun, Reader, Run, RunUser, SPOOL_BYTES, Spool, Stdin, Task, ToInit, Window,
 };
 use sandkasten_types::ProcessId;
 use sandkasten_types::limits::{ENV_STRING_BYTES_MAX, PROCESS_ARGS_BYTES_MAX, WAIT_BYTES_MAX};
 use sandkasten_types::process::{ProcessStdin, SignalName, StartProcess, Tty};
 
-use super::job::on_leave;
-use super::note::{Counted, Given, Note, OnLeave, ProcessNote, What, noted_argv, noted_cwd};
+use super::job::{encoding_of, on_leave};
+use super::note::{
+    Counted, Encoding, Given, Note, OnLeave, ProcessNote, What, noted_argv, noted_cwd, noted_user,
+};
 use super::request::{check_directory, is_identifier, shortened};
 use super::seat::Seat;
+use super::spec::BoxUser;
 use super::stdin::End;
+use super::user::run_user;
 use crate::clock;
 use crate::error::Error;
 
-/// The longest name of a user that is looked up.
-const USER_BYTES_MAX: usize = 256;
 /// The highest signal of Linux on this architecture.
 const SIGNAL_MAX: i32 = 64;
 
@@ -31,9 +33,10 @@ pub(crate) struct Program {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: Option<String>,
-    pub(crate) user: ProgramUser,
+    pub(crate) user: RunUser,
     pub(crate) stdin: Option<(Bytes, End)>,
     pub(crate) tty: Option<Window>,
+    pub(crate) encoding: Encoding,
     pub(crate) timeout_ms: Option<u64>,
     /// Its caller waits for it and its output.
     pub(crate) wait: bool,
@@ -60,6 +63,7 @@ impl Program {
                 Some((_, End::OfFile)) => Given::AtOnce,
                 Some((_, End::NotYet)) => Given::InPieces,
             },
+            encoding: self.encoding,
         };
         Note {
             what: What::Process(process),
@@ -67,6 +71,7 @@ impl Program {
             before,
             on_leave: self.on_leave,
             cwd: noted_cwd(self.cwd.as_deref()),
+            user: noted_user(&self.user),
         }
     }
 
@@ -93,9 +98,20 @@ impl Program {
 }
 
 /// Checks a request for a program.
-pub(crate) fn check(request: StartProcess) -> Result<Program, Error> {
-    let StartProcess { argv, cmd, env, cwd, user, stdin, tty, timeout_ms, wait, on_disconnect } =
-        request;
+pub(crate) fn check(request: StartProcess, own: &BoxUser) -> Result<Program, Error> {
+    let StartProcess {
+        argv,
+        cmd,
+        env,
+        cwd,
+        user,
+        stdin,
+        encoding,
+        tty,
+        timeout_ms,
+        wait,
+        on_disconnect,
+    } = request;
     let argv = arguments(argv, cmd)?;
     let env = env.unwrap_or_default();
     check_bytes(&argv, &env)?;
@@ -103,17 +119,23 @@ pub(crate) fn check(request: StartProcess) -> Result<Program, Error> {
     if let Some(cwd) = &cwd {
         check_directory(cwd)?;
     }
-    let tty = tty.map(|tty| window(tty, "tty")).transpose()?;
+    let tty = tty.map(|tty| window(tty, "tty.")).transpose()?;
     let wait = wait.unwrap_or(false);
     let on_leave = on_leave(on_disconnect.as_deref(), "kill")?;
+    if !wait && on_disconnect.as_deref() == Some("kill") {
+        return invalid(
+            "`on_disconnect` `kill` needs `wait`: a process outlives those who read it",
+        );
+    }
     Ok(Program {
         id: ProcessId::random().map_err(|error| Error::internal("random process id", error))?,
         argv,
         env,
         cwd,
-        user: program_user(user)?,
+        user: run_user(user.as_deref(), own)?,
         stdin: input(stdin, tty)?,
         tty,
+        encoding: encoding_of(encoding.as_deref(), Encoding::Base64)?,
         timeout_ms: timeout(timeout_ms)?,
         wait,
         on_leave: if wait { on_leave } else { OnLeave::Keep },
@@ -183,41 +205,28 @@ impl Nul {
     }
 }
 
-fn program_user(user: Option<String>) -> Result<ProgramUser, Error> {
-    let Some(user) = user.filter(|user| !user.is_empty()) else { return Ok(ProgramUser::Session) };
-    if user == "root" {
-        return Ok(ProgramUser::Root);
-    }
-    let is_name = user.len() <= USER_BYTES_MAX
-        && !user.bytes().any(|byte| byte == b':' || byte.is_ascii_control());
-    if is_name {
-        Ok(ProgramUser::Named(user.into_bytes()))
-    } else {
-        invalid(format!("`user` is `{}`, which is no name of a user", shortened(&user)))
-    }
-}
-
 fn input(stdin: Option<ProcessStdin>, tty: Option<Window>) -> Result<Option<(Bytes, End)>, Error> {
     match stdin {
         None if tty.is_some() => Ok(Some((Bytes::new(), End::NotYet))),
         None => Ok(None),
         Some(ProcessStdin::Data { base64 }) => Ok(Some((base64.0.into(), End::OfFile))),
+        Some(ProcessStdin::Text { text }) => Ok(Some((text.into(), End::OfFile))),
         Some(ProcessStdin::Mode(mode)) => match mode.as_str() {
             "none" => Ok(None),
             "open" => Ok(Some((Bytes::new(), End::NotYet))),
             other => invalid(format!(
-                "`stdin` is `{}`; it must be `none`, `open` or an object with `base64`",
+                "`stdin` is `{}`; it must be `none`, `open` or an object with `base64` or `text`",
                 shortened(other)
             )),
         },
     }
 }
 
-/// The rule for the size of a PTY.
-pub(crate) fn window(size: Tty, field: &str) -> Result<Window, Error> {
+/// The rule for the size of a PTY. `above` stands before the names of its fields.
+pub(crate) fn window(size: Tty, above: &str) -> Result<Window, Error> {
     let one = |name: &str, value: i64| match u16::try_from(value) {
         Ok(value) if value > 0 => Ok(value),
-        _ => invalid(format!("`{field}.{name}` is {value}; it must be 1 to 65535")),
+        _ => invalid(format!("`{above}{name}` is {value}; it must be 1 to 65535")),
     };
     Ok(Window { rows: one("rows", size.rows)?, cols: one("cols", size.cols)? })
 }
@@ -281,14 +290,14 @@ mod test {
         let argv = Some(vec!["true".to_owned()]);
         let mut request = StartProcess { argv, ..StartProcess::default() };
         change(&mut request);
-        check(request)
+        check(request, &BoxUser::Sandbox)
     }
 
     #[test]
     fn defaults_are_those_of_the_api() {
         let program = checked(|_| {}).unwrap();
         assert_eq!((program.timeout_ms, program.on_leave), (None, OnLeave::Keep));
-        assert!(program.stdin.is_none() && program.user == ProgramUser::Session);
+        assert!(program.stdin.is_none() && program.user == RunUser::Session);
         let waited = checked(|r| r.wait = Some(true)).unwrap();
         assert_eq!(waited.on_leave, OnLeave::Cancel);
         let tty = checked(|r| r.tty = Some(Tty { rows: 24, cols: 80 })).unwrap();
@@ -313,7 +322,7 @@ mod test {
     #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut StartProcess);
-        let cases: [(&str, Change); 14] = [
+        let cases: [(&str, Change); 15] = [
             ("argv", |r| r.argv = None),
             ("argv", |r| r.argv = Some(Vec::new())),
             ("argv", |r| r.argv = Some(vec![String::new()])),
@@ -328,6 +337,7 @@ mod test {
             ("tty.rows", |r| r.tty = Some(Tty { rows: 0, cols: 80 })),
             ("timeout_ms", |r| r.timeout_ms = Some(0)),
             ("on_disconnect", |r| r.on_disconnect = Some("cancel".into())),
+            ("wait", |r| r.on_disconnect = Some("kill".into())),
         ];
         for (name, change) in cases {
             let error = checked(change).unwrap_err().to_string();

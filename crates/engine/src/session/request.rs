@@ -2,20 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use sandkasten_protocol::passwd::find;
 use sandkasten_types::limits::{CPU_MIN, ENV_STRING_BYTES_MAX, MEMORY_MB_MIN, PIDS_MIN};
-use sandkasten_types::session::{CreateSession, Limits, Network};
+use sandkasten_types::session::{CreateSession, Limits, Network, UpdateSession};
 use sandkasten_types::{ImageName, WorkspaceId, limits};
 
-use super::spec::{BoxUser, Spec};
+use super::spec::{About, BoxUser, Change, NamedUser, Spec};
+use super::user::{check_name, is_root, unknown_user};
 use crate::config::{Config, WorkspacePolicy};
 use crate::error::Error;
 use crate::image::Image;
 
-/// Checks a request. `find` gives the image of a name.
+/// Where images come from.
+pub(crate) trait Images {
+    fn image(&self, name: &ImageName) -> Result<Image, Error>;
+
+    /// The text of its passwd; empty where it has none.
+    fn passwd(&self, image: &Image) -> Result<Vec<u8>, Error>;
+}
+
+/// Checks a request.
 pub(crate) fn check(
     request: CreateSession,
     config: &Config,
-    find: impl FnOnce(&ImageName) -> Result<Image, Error>,
+    images: &impl Images,
 ) -> Result<Spec, Error> {
     let CreateSession {
         image,
@@ -40,25 +50,33 @@ pub(crate) fn check(
     let env = environment(env.unwrap_or_default())?;
     let labels = check_labels(labels.unwrap_or_default())?;
     let cwd = directory(cwd)?;
-    let user = box_user(user.as_deref())?;
-    let image = find(&name_of_image)?;
+    let image = images.image(&name_of_image)?;
+    let user = box_user(user.as_deref(), || images.passwd(&image))?;
     Ok(Spec {
         image: name_of_image,
         layers: image.layers,
         image_env: image.config.env,
-        name,
+        about: About { name, labels, ttl_seconds },
         env,
-        labels,
         user,
         workspace,
         cwd,
-        ttl_seconds,
         cpu: limits.cpu,
         memory_mb: limits.memory_mb,
         pids: limits.pids,
         disk_mb: limits.disk_mb,
         readonly_rootfs: config.defaults.readonly_rootfs,
         shell: config.defaults.shell,
+    })
+}
+
+/// Checks a change of a session that lives.
+pub(crate) fn check_update(request: UpdateSession, config: &Config) -> Result<Change, Error> {
+    let UpdateSession { ttl_seconds, labels, name } = request;
+    Ok(Change {
+        ttl_seconds: ttl_seconds.map(|seconds| ttl(Some(seconds), config)).transpose()?,
+        labels: labels.map(check_labels).transpose()?,
+        name: name.map(|name| session_name(Some(name))).transpose()?,
     })
 }
 
@@ -187,7 +205,8 @@ fn within(what: &str, value: u64, least: u64, ceiling: (&str, u64)) -> Result<()
 }
 
 fn session_name(name: Option<String>) -> Result<Option<String>, Error> {
-    let Some(name) = name else { return Ok(None) };
+    // An empty one is none.
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
     let max = limits::SESSION_NAME_BYTES_MAX;
     if name.len() > max {
         return invalid(format!("`name` is {} bytes; the limit is {max}", name.len()));
@@ -300,14 +319,26 @@ pub(super) fn check_directory(cwd: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn box_user(user: Option<&str>) -> Result<BoxUser, Error> {
-    match user {
-        None | Some("" | "sandbox") => Ok(BoxUser::Sandbox),
-        Some("root") => Ok(BoxUser::Root),
-        Some(other) => {
-            invalid(format!("`user` is `{}`; it must be `sandbox` or `root`", shortened(other)))
-        }
+/// `passwd` gives the image's.
+fn box_user(
+    user: Option<&str>,
+    passwd: impl FnOnce() -> Result<Vec<u8>, Error>,
+) -> Result<BoxUser, Error> {
+    let Some(user) = user.filter(|user| !BoxUser::Sandbox.is(user) && !user.is_empty()) else {
+        return Ok(BoxUser::Sandbox);
+    };
+    if is_root(user) {
+        return Ok(BoxUser::Root);
     }
+    check_name(user)?;
+    let entry = find(&passwd()?, user.as_bytes()).ok_or_else(|| unknown_user(user))?;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_bytes| unknown_user(user));
+    Ok(BoxUser::Named(NamedUser {
+        name: text(entry.name)?,
+        uid: entry.uid,
+        gid: entry.gid,
+        home: text(entry.home)?,
+    }))
 }
 
 /// A client's text for a message: escaped, and not all of it.
@@ -323,19 +354,47 @@ mod test {
     use crate::image::ImageConfig;
     use crate::testing::config;
 
-    fn checked(request: CreateSession) -> Result<Spec, Error> {
-        check(request, &config("/nonexistent".as_ref()), |name| {
+    struct Store;
+
+    impl Images for Store {
+        fn image(&self, name: &ImageName) -> Result<Image, Error> {
             let config = ImageConfig::default();
             let created_at = sandkasten_types::Timestamp::now();
             Ok(Image { name: name.clone(), layers: Vec::new(), config, size_bytes: 0, created_at })
-        })
+        }
+
+        fn passwd(&self, _image: &Image) -> Result<Vec<u8>, Error> {
+            Ok(b"root:x:0:0::/root:\nwww-data:x:33:34::/var/www:\n".to_vec())
+        }
+    }
+
+    fn checked(request: CreateSession) -> Result<Spec, Error> {
+        check(request, &config("/nonexistent".as_ref()), &Store)
+    }
+
+    #[test]
+    fn any_user_of_the_image_may_be_asked_for() {
+        let of = |user: &str| {
+            let request = CreateSession { user: Some(user.into()), ..CreateSession::default() };
+            checked(request).map(|spec| spec.user)
+        };
+        for own in ["", "sandbox", "1000"] {
+            assert_eq!(of(own).unwrap(), BoxUser::Sandbox);
+        }
+        assert_eq!((of("root").unwrap(), of("0").unwrap()), (BoxUser::Root, BoxUser::Root));
+        for name in ["www-data", "33"] {
+            let BoxUser::Named(user) = of(name).unwrap() else { panic!("{name}") };
+            assert_eq!((user.name.as_str(), user.uid, user.gid), ("www-data", 33, 34));
+            assert_eq!(user.home, "/var/www");
+        }
+        assert!(of("nobody").unwrap_err().to_string().contains("`nobody`"));
     }
 
     #[test]
     fn an_empty_request_gets_the_defaults() {
         let spec = checked(CreateSession::default()).unwrap();
         assert_eq!(spec.image.as_str(), "base");
-        assert_eq!((spec.ttl_seconds, spec.cwd.as_str()), (1800, "/workspace"));
+        assert_eq!((spec.about.ttl_seconds, spec.cwd.as_str()), (1800, "/workspace"));
         assert_eq!((spec.memory_mb, spec.pids, spec.user), (512, 256, BoxUser::Sandbox));
         assert_eq!(spec.workspace, None);
     }

@@ -1,4 +1,5 @@
-//! What a session is to be: its request with every default filled in. It never changes.
+//! What a session is to be: its request with every default filled in. Only what [`About`] has can change,
+//! and what holds then is in the session's `View`, and in its row.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +20,14 @@ pub(crate) struct Spec {
     /// As the image's record was when the session was made, lowest first.
     pub(crate) layers: Vec<Digest>,
     pub(crate) image_env: Vec<(String, String)>,
-    pub(crate) name: Option<String>,
+    /// As it was when the row was read or the session made.
+    #[serde(flatten)]
+    pub(crate) about: About,
     /// Variables of the request.
     pub(crate) env: Vec<(String, String)>,
-    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) user: BoxUser,
     pub(crate) workspace: Option<WorkspaceId>,
     pub(crate) cwd: String,
-    pub(crate) ttl_seconds: u64,
     pub(crate) cpu: f64,
     pub(crate) memory_mb: u64,
     pub(crate) pids: u64,
@@ -37,12 +38,83 @@ pub(crate) struct Spec {
     pub(crate) shell: ShellPreference,
 }
 
+/// What can be changed while a session lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) name: Option<String>,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// How long it lives after its last use.
+    pub(crate) ttl_seconds: u64,
+}
+
+/// Some of [`About`]; what is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) name: Option<Option<String>>,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) ttl_seconds: Option<u64>,
+}
+
+impl About {
+    pub(crate) fn changed(self, change: Change) -> Self {
+        let Change { name, labels, ttl_seconds } = change;
+        Self {
+            name: name.unwrap_or(self.name),
+            labels: labels.unwrap_or(self.labels),
+            ttl_seconds: ttl_seconds.unwrap_or(self.ttl_seconds),
+        }
+    }
+}
+
 /// Who runs a session's shell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum BoxUser {
     Sandbox,
     Root,
+    /// Another one of the image's passwd, as that was when the session was made.
+    Named(NamedUser),
+}
+
+/// A user of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NamedUser {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) home: String,
+}
+
+impl BoxUser {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::Root => "root",
+            Self::Named(user) => &user.name,
+        }
+    }
+
+    pub(crate) fn home(&self) -> &str {
+        match self {
+            Self::Sandbox => "/home/sandbox",
+            Self::Root => "/root",
+            Self::Named(user) => &user.home,
+        }
+    }
+
+    /// Whether that is its name, or its uid in digits.
+    pub(crate) fn is(&self, asked: &str) -> bool {
+        asked == self.name() || asked.parse() == Ok(self.protocol().uid)
+    }
+
+    fn protocol(&self) -> protocol::User {
+        let same = |id| protocol::User { uid: id, gid: id };
+        match self {
+            Self::Sandbox => same(protocol::id::SANDBOX),
+            Self::Root => same(protocol::id::ROOT),
+            Self::Named(user) => protocol::User { uid: user.uid, gid: user.gid },
+        }
+    }
 }
 
 impl Spec {
@@ -77,11 +149,7 @@ impl Spec {
     }
 
     pub(crate) fn protocol_user(&self) -> protocol::User {
-        let id = match self.user {
-            BoxUser::Sandbox => protocol::id::SANDBOX,
-            BoxUser::Root => protocol::id::ROOT,
-        };
-        protocol::User { uid: id, gid: id }
+        self.user.protocol()
     }
 }
 
@@ -92,13 +160,15 @@ impl Spec {
             image: "base".parse().unwrap(),
             layers: Vec::new(),
             image_env: vec![("LANG".into(), "C.UTF-8".into())],
-            name: Some("n".into()),
+            about: About {
+                name: Some("n".into()),
+                labels: BTreeMap::from([("k".into(), "v".into())]),
+                ttl_seconds: 60,
+            },
             env: vec![("A".into(), "1".into())],
-            labels: BTreeMap::from([("k".into(), "v".into())]),
             user: BoxUser::Sandbox,
             workspace: None,
             cwd: "/workspace".into(),
-            ttl_seconds: 60,
             cpu: 0.5,
             memory_mb: 64,
             pids: 32,

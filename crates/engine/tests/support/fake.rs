@@ -91,6 +91,7 @@ impl Place {
                 cwd: b"/tmp".to_vec(),
                 runs,
                 next_run,
+                cwd_fault: None,
             }))
             .await;
             for known in known {

@@ -40,7 +40,7 @@ pub(crate) struct Exec {
     pub(crate) spool: Spool,
     pub(crate) note: Vec<u8>,
     pub(crate) stdin: Stdin,
-    pub(crate) user: FileUser,
+    pub(crate) user: RunUser,
 }
 
 impl Exec {
@@ -49,7 +49,7 @@ impl Exec {
         let (env, note, stdin) = (Vec::new(), Vec::new(), Stdin::Empty);
         let spool = Spool::Together { bytes: SPOOL_BYTES };
         let (output, reader) = (OutputMode::Merged, Reader::Paced);
-        let user = FileUser::Session;
+        let user = RunUser::Session;
         Self { cmd, timeout_ms, output, cwd: None, env, reader, spool, note, stdin, user }
     }
 

@@ -246,13 +246,13 @@ pub(crate) struct Session {
 impl Session {
     /// Runs a command in the box's shell; all it wrote, and how it ended.
     pub(crate) fn run(&mut self, cmd: &str) -> (String, End) {
-        self.run_as(protocol::FileUser::Session, cmd, "")
+        self.run_as(protocol::RunUser::Session, cmd, "")
     }
 
     /// The same with a stdin, perhaps as box root.
     pub(crate) fn run_as(
         &mut self,
-        user: protocol::FileUser,
+        user: protocol::RunUser,
         cmd: &str,
         stdin: &str,
     ) -> (String, End) {
@@ -265,7 +265,7 @@ impl Session {
     pub(crate) fn program(
         &mut self,
         argv: &[&str],
-        user: protocol::ProgramUser,
+        user: protocol::RunUser,
         (stdin, tty): (&str, Option<protocol::Window>),
     ) -> (String, End) {
         let argv = argv.iter().map(|word| word.as_bytes().to_vec()).collect();

@@ -282,11 +282,7 @@ fn follow(mut events: Events, context: &Context) -> Result<Read> {
             "error" if text("error_code") == "DRAINING" => return Ok(Read::Lost),
             "error" => return Err(Failure::new(text("error"))),
             "done" | "exit" => return Ok(Read::Code(end(&event.data, context))),
-            "chunk" | "output" | "gap" => {
-                if !show(&event, context)? {
-                    return Ok(Read::Unread);
-                }
-            }
+            "chunk" | "output" | "gap" if !show(&event, context)? => return Ok(Read::Unread),
             _ => {}
         }
     }

@@ -6,6 +6,8 @@ use sandkasten_engine::{
     Ceilings, Defaults, DiskMechanism, SeccompProfile, ShellPreference, WorkspacePolicy,
 };
 
+use sandkasten_types::info::Guarantees;
+
 use super::absolute;
 use super::settings::{DiskLimit, Durability, Seccomp, Settings, Shell};
 use super::value::addresses;
@@ -76,12 +78,17 @@ pub(crate) fn engine_config(settings: &Settings) -> sandkasten_engine::Config {
 }
 
 /// What the HTTP side is told at its start.
-pub(crate) fn server_config(settings: &Settings) -> sandkasten_server::Config {
+pub(crate) fn server_config(
+    settings: &Settings,
+    guarantees: Guarantees,
+) -> sandkasten_server::Config {
     sandkasten_server::Config {
         api_key: sandkasten_server::ApiKey::new(&settings.api_key),
         cors_origins: settings.cors_origins.clone(),
         max_upload_bytes: settings.max_upload_bytes,
         max_read_bytes: settings.max_read_bytes,
+        version: env!("CARGO_PKG_VERSION").into(),
+        guarantees,
     }
 }
 

@@ -81,6 +81,7 @@ const RULES: &[Rule] = &[
         |call| call.path.starts_with("/v1/images/{"),
         &[E::InvalidImage, E::ImageNotFound],
     ),
+    rule("Image", |call| call.is("delete", "/v1/images/{name}"), &[E::Conflict]),
     rule("Workspace", |call| call.is_of_workspace(), &[E::InvalidWorkspace, E::WorkspaceNotFound]),
     rule("Limit", |call| call.is("put", "/v1/workspaces/{id}"), &[E::WorkspaceInUse, E::NoSpace]),
     rule("Limit", |call| call.is("delete", "/v1/workspaces/{id}"), &[E::WorkspaceInUse]),

@@ -36,7 +36,7 @@ const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query,
             description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "A tar stream", body = String, content_type = "application/x-tar"),
@@ -58,7 +58,7 @@ pub(crate) async fn pack(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query,
             description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "A tar stream", body = String, content_type = "application/x-tar"),
@@ -80,7 +80,7 @@ pub(crate) async fn workspace_pack(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query,
             description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     request_body(content = String, content_type = "application/x-tar",
         description = "A tar stream, packed with gzip where `Content-Type` is `application/gzip`"),
@@ -106,7 +106,7 @@ pub(crate) async fn unpack(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query,
             description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     request_body(content = String, content_type = "application/x-tar",
         description = "A tar stream, packed with gzip where `Content-Type` is `application/gzip`"),
@@ -125,7 +125,7 @@ pub(crate) async fn workspace_unpack(
 }
 
 async fn pack_in(app: &App, place: Place, query: &Query) -> Result<Response, ApiError> {
-    let (path, user) = (query.path()?, query.file_user()?);
+    let (path, user) = (query.path()?, app.file_user(&place, query).await?);
     let mut worker = app.engine.work(place, Job::Pack { path }, user).await?;
     // What can't be packed is told before the first byte, so that the answer can still be an error.
     let first = next_data(&mut worker).await?;
@@ -169,7 +169,8 @@ async fn unpack_in(
     query: &Query,
     (headers, body): (&HeaderMap, Body),
 ) -> Result<Answer<Unpacked>, ApiError> {
-    let (path, user, gzip) = (query.path()?, query.file_user()?, is_gzip(headers)?);
+    let (path, gzip) = (query.path()?, is_gzip(headers)?);
+    let user = app.file_user(&place, query).await?;
     let job = Job::Unpack { path, gzip };
     let mut worker = app.engine.work(place, job, user).await?;
     let mut reader = Reader::at_any_pace(body);

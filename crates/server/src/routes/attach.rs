@@ -18,12 +18,14 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
-use sandkasten_engine::{EventsFrom, Follow, Last, ProcessEvent, ProcessEvents, Written};
+use sandkasten_engine::{EventsFrom, Follow, Form, Last, ProcessEvent, ProcessEvents, Written};
 use sandkasten_types::attach::{AttachOrder, AttachReport, STDERR, STDIN, STDOUT};
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::Stream;
 use sandkasten_types::limits::{ATTACH_RECENT_BYTES, ATTACH_STDIN_BYTES};
+use sandkasten_types::process::{ProcessExit, SignalName, SignalProcess, Tty};
 use sandkasten_types::{ProcessId, SessionId, Timestamp};
+use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -79,7 +81,7 @@ struct Attached {
 
 impl Attached {
     async fn events(&self, from: EventsFrom) -> Result<ProcessEvents, ApiError> {
-        Ok(self.app.engine.process_events(&self.session, &self.process, from).await?)
+        Ok(self.app.engine.process_events(&self.session, &self.process, from, Form::Bytes).await?)
     }
 
     async fn run(self, mut socket: Socket, kept: ProcessEvents, after: Option<u64>, _share: Share) {
@@ -145,12 +147,12 @@ impl Attached {
 
     async fn order(&self, text: &str, stdin: &mpsc::UnboundedSender<Fed>) -> Result<(), ApiError> {
         let (engine, session, process) = (&self.app.engine, &self.session, &self.process);
-        match json::parse(text.as_bytes())? {
+        match order(json::parse(text.as_bytes())?)? {
             AttachOrder::Resize(window) => {
                 engine.resize_process(session, process, window).await?;
             }
             AttachOrder::Signal(order) => {
-                engine.signal_process(session, process, &order.signal).await?;
+                engine.signal_process(session, process, &order).await?;
             }
             AttachOrder::Eof => drop(stdin.send(Fed::Eof)),
         }
@@ -184,6 +186,51 @@ impl Attached {
         }
         text(&AttachReport::Error(error.datum(&self.request_id)))
     }
+}
+
+/// Every field that a client's text may have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    r#type: Option<String>,
+    rows: Option<i64>,
+    cols: Option<i64>,
+    signal: Option<SignalName>,
+    group: Option<bool>,
+}
+
+/// What a client's text asks for. A field that another type has is none of this one.
+fn order(fields: Fields) -> Result<AttachOrder, ApiError> {
+    let Fields { r#type, rows, cols, signal, group } = fields;
+    let missing = |name: &str| ApiError::invalid(format!("missing field `{name}`"));
+    let kind = r#type.ok_or_else(|| missing("type"))?;
+    let (sizes, signals) = (rows.is_some() || cols.is_some(), signal.is_some() || group.is_some());
+    let has_others = match kind.as_str() {
+        "resize" => signals,
+        "signal" => sizes,
+        "eof" => sizes || signals,
+        other => {
+            let other: String = other.chars().take(80).collect();
+            return Err(ApiError::invalid(format!(
+                "`type` is `{}`; it must be `resize`, `signal` or `eof`",
+                other.escape_debug()
+            )));
+        }
+    };
+    if has_others {
+        return Err(ApiError::invalid(format!("a field of another `type` stands in `{kind}`")));
+    }
+    Ok(match kind.as_str() {
+        "resize" => AttachOrder::Resize(Tty {
+            rows: rows.ok_or_else(|| missing("rows"))?,
+            cols: cols.ok_or_else(|| missing("cols"))?,
+        }),
+        "signal" => {
+            let signal = signal.ok_or_else(|| missing("signal"))?;
+            AttachOrder::Signal(SignalProcess { signal, group })
+        }
+        _ => AttachOrder::Eof,
+    })
 }
 
 /// What waits for the process.
@@ -274,8 +321,9 @@ impl Output<'_> {
                 self.sender.send(text(&AttachReport::Gap(gap))).await?;
                 Ok(Told::UpTo(gap.seq))
             }
-            ProcessEvent::Exit { end, .. } => {
-                self.sender.send(text(&AttachReport::Exit(end))).await?;
+            ProcessEvent::Exit { seq, end } => {
+                let exit = ProcessExit { end, seq };
+                self.sender.send(text(&AttachReport::Exit(exit))).await?;
                 Ok(Told::All)
             }
             ProcessEvent::Failed { error, .. } => {
@@ -319,7 +367,7 @@ impl Recent {
         let mut is_last = false;
         match &event {
             ProcessEvent::Output(written) => {
-                self.bytes += written.data.len();
+                self.bytes += written.data.as_bytes().len();
                 self.known = written.seq;
                 is_last = written.timestamp > self.until_ms;
             }
@@ -332,7 +380,7 @@ impl Recent {
         self.events.push_back(event);
         while self.bytes > ATTACH_RECENT_BYTES {
             if let Some(ProcessEvent::Output(written)) = self.events.pop_front() {
-                self.bytes -= written.data.len();
+                self.bytes -= written.data.as_bytes().len();
             }
         }
         is_last
@@ -340,23 +388,24 @@ impl Recent {
 }
 
 fn frame(written: &Written) -> Message {
-    let mut frame = BytesMut::with_capacity(1 + written.data.len());
+    let mut frame = BytesMut::with_capacity(1 + written.data.as_bytes().len());
     frame.put_u8(match written.stream {
         Stream::Stderr => STDERR,
         Stream::Output | Stream::Stdout | Stream::Pty => STDOUT,
     });
-    frame.put_slice(&written.data);
+    frame.put_slice(written.data.as_bytes());
     Message::Binary(frame.freeze())
 }
 
 #[cfg(test)]
 mod test {
+    use sandkasten_engine::Data;
     use sandkasten_types::exec::Gap;
 
     use super::*;
 
     fn output(seq: u64, bytes: usize) -> ProcessEvent {
-        let data = Bytes::from(vec![b'x'; bytes]);
+        let data = Data::Bytes(Bytes::from(vec![b'x'; bytes]));
         ProcessEvent::Output(Written { stream: Stream::Pty, data, seq, timestamp: 0 })
     }
 
@@ -388,6 +437,7 @@ mod test {
     fn output_has_the_byte_of_its_stream() {
         for (stream, byte) in [(Stream::Stdout, 1), (Stream::Pty, 1), (Stream::Stderr, 2)] {
             let data = Bytes::from_static(b"\0ab");
+            let data = Data::Bytes(data);
             let message = frame(&Written { stream, data, seq: 1, timestamp: 0 });
             assert_eq!(message, Message::binary(vec![byte, 0, b'a', b'b']));
         }

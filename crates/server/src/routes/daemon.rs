@@ -4,8 +4,11 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
+use sandkasten_engine::{Config, WorkspacePolicy};
 use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
+use sandkasten_types::info::{Feature, Info, InfoLimits, ResourceLimits};
+use sandkasten_types::limits::{EXEC_TIMEOUT_MS_DEFAULT, TTL_SECONDS_MAX};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -68,4 +71,56 @@ pub(crate) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Respo
 ))]
 pub(crate) async fn document() -> Response {
     ([JSON], openapi::text()).into_response()
+}
+
+/// What this daemon is, what it offers, and what its host can and can't give.
+#[utoipa::path(get, path = "/v1/info", tag = "daemon", operation_id = "info", responses(
+    (status = 200, description = "Done", body = Info),
+    (status = "default", description = "An error", body = ErrorBody),
+))]
+pub(crate) async fn info(State(app): State<App>) -> Answer<Info> {
+    let config = app.engine.config();
+    let mut features = vec![Feature::Exec, Feature::Processes, Feature::Files];
+    if config.workspaces != WorkspacePolicy::Off {
+        features.push(Feature::Workspaces);
+    }
+    if app.engine.limits_disk() {
+        features.push(Feature::DiskLimits);
+    }
+    ok(Info {
+        version: app.config.version.clone(),
+        node: config.node.clone(),
+        features,
+        default_image: config.default_image.clone(),
+        limits: limits(config, app.config.max_upload_bytes),
+        guarantees: app.config.guarantees.clone(),
+    })
+}
+
+fn limits(config: &Config, max_upload_bytes: u64) -> InfoLimits {
+    let (defaults, ceilings) = (&config.defaults, &config.ceilings);
+    let ceilings = ResourceLimits {
+        cpu: ceilings.cpu,
+        memory_mb: ceilings.memory_mb,
+        pids: ceilings.pids,
+        disk_mb: ceilings.disk_mb,
+    };
+    InfoLimits {
+        max_sessions: config.max_sessions as u64,
+        session_ttl_seconds: config.session_ttl_seconds,
+        max_ttl_seconds: TTL_SECONDS_MAX,
+        exec_timeout_ms: EXEC_TIMEOUT_MS_DEFAULT.min(config.max_exec_timeout_ms),
+        max_exec_timeout_ms: config.max_exec_timeout_ms,
+        max_output_bytes: config.max_output_bytes,
+        max_read_bytes: config.max_read_bytes,
+        max_upload_bytes,
+        // As a session gets them that asks for nothing.
+        defaults: ResourceLimits {
+            cpu: defaults.cpu.min(ceilings.cpu),
+            memory_mb: defaults.memory_mb.min(ceilings.memory_mb),
+            pids: defaults.pids.min(ceilings.pids),
+            disk_mb: ceilings.disk_mb,
+        },
+        ceilings,
+    }
 }

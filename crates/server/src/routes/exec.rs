@@ -9,7 +9,8 @@ use hyper::{HeaderMap, StatusCode};
 use sandkasten_engine::{EventsFrom, ExecEvent, ExecEvents, ExecHandle, Follow, Last};
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::{
-    ExecAnswer, ExecRequest, ExecStarted, ExecStatus, Execs, RestartShell, ShellRestarted,
+    ExecAnswer, ExecDone, ExecRequest, ExecStarted, ExecStatus, Execs, RestartShell, RunStatus,
+    ShellRestarted,
 };
 use sandkasten_types::limits::BODY_BYTES_MAX;
 use sandkasten_types::session::Ok as Done;
@@ -22,6 +23,7 @@ use crate::error::ApiError;
 use crate::exchange::Subject;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::{ReplayDatum, StreamDatum};
+use crate::page::Page;
 use crate::query::{Query, known_event};
 use crate::sse::{self, Event, Run, Told, Until};
 
@@ -85,7 +87,13 @@ pub(crate) async fn stream(
 }
 
 /// The commands of a session that are kept, oldest first, without their output.
-#[utoipa::path(get, path = "/v1/sessions/{id}/execs", tag = "exec", operation_id = "list_execs", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/v1/sessions/{id}/execs", tag = "exec", operation_id = "list_execs",
+    params(
+        ("id" = String, Path),
+        ("status" = Option<String>, Query, description = "those that stand so: `queued`, `running` or `finished`"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
     responses(
         (status = 200, description = "Done", body = Execs),
         (status = "default", description = "An error", body = ErrorBody),
@@ -93,8 +101,13 @@ pub(crate) async fn stream(
 pub(crate) async fn list(
     State(app): State<App>,
     SessionPath(id): SessionPath,
+    query: Query,
 ) -> Result<Answer<Execs>, ApiError> {
-    Ok(ok(Execs { execs: app.engine.execs(&id).await? }))
+    let (status, page) = (query.word("status", &RUN_STATUSES)?, Page::of(&query)?);
+    let mut all = app.engine.list_execs(&id).await?;
+    all.retain(|(_, one)| status.is_none_or(|status| one.status == status));
+    let (page, next_cursor) = page.cut(all, |(number, _)| *number)?;
+    Ok(ok(Execs { execs: page.into_iter().map(|(_, one)| one).collect(), next_cursor }))
 }
 
 /// One command, with its output once it is over.
@@ -205,6 +218,13 @@ pub(crate) async fn restart_shell(
     Ok(ok(app.engine.restart_shell(&id, body.value).await?))
 }
 
+/// What `status` of a list of commands or processes may be.
+pub(super) const RUN_STATUSES: [(&str, RunStatus); 3] = [
+    ("queued", RunStatus::Queued),
+    ("running", RunStatus::Running),
+    ("finished", RunStatus::Finished),
+];
+
 /// Where a request wants events to begin, and whether it waits for more.
 pub(super) fn events_from(query: &Query, headers: &HeaderMap) -> Result<EventsFrom, ApiError> {
     let follow = if query.flag("follow")? { Follow::Yes } else { Follow::No };
@@ -217,7 +237,7 @@ struct Live(ExecHandle);
 impl Run for Live {
     async fn next(&mut self) -> Option<Event> {
         Some(match self.0.next().await? {
-            ExecEvent::Done { seq, end } => sse::last(seq, "done", &end),
+            ExecEvent::Done { seq, end } => sse::last(seq, "done", &ExecDone { end, seq }),
             other @ (ExecEvent::Chunk(_) | ExecEvent::Gap(_) | ExecEvent::Failed { .. }) => {
                 event(other)
             }
@@ -238,7 +258,7 @@ fn event(event: ExecEvent) -> Event {
     match event {
         ExecEvent::Chunk(chunk) => sse::some(chunk.seq, "chunk", &chunk),
         ExecEvent::Gap(gap) => sse::some(gap.seq, "gap", &gap),
-        ExecEvent::Done { seq, end } => sse::some(seq, "done", &end),
+        ExecEvent::Done { seq, end } => sse::some(seq, "done", &ExecDone { end, seq }),
         ExecEvent::Failed { seq, error } => Event::Failed { id: seq, error: error.into() },
     }
 }

@@ -15,6 +15,7 @@ use sandkasten_types::limits::{
     PATH_BYTES_MAX, READ_BYTES_MAX, UPLOAD_FILES_MAX, UPLOAD_OVERHEAD_BYTES_MAX,
 };
 use sandkasten_types::session::Ok as Done;
+use sandkasten_types::strict::unknown;
 use sandkasten_types::{Base64, ErrorCode};
 
 use crate::app::held::Held;
@@ -34,7 +35,7 @@ const ENCODE_BYTES: usize = 48 * 1024;
 
 /// Writes a file, whole or not at all.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/write", tag = "files", operation_id = "write_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = WriteFile,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -48,7 +49,7 @@ pub(crate) async fn write(
     body: Body,
 ) -> Result<Answer<Done>, ApiError> {
     refuse_coding(&headers)?;
-    write_file(&app, Place::Session(id), query.file_user()?, body).await
+    write_file(&app, Place::Session(id), &query, body).await
 }
 
 /// Reads a file.
@@ -58,7 +59,7 @@ pub(crate) async fn write(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = FileContent),
@@ -74,7 +75,7 @@ pub(crate) async fn read(
 
 /// Writes the files of a form into a directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/upload", tag = "files", operation_id = "upload_files",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body(content = UploadForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "Done", body = Uploaded),
@@ -88,15 +89,17 @@ pub(crate) async fn upload(
     body: Body,
 ) -> Result<Answer<Uploaded>, ApiError> {
     let place = Place::Session(id);
-    Upload::new(&app, place, query.file_user()?).run(&headers, body).await
+    let user = app.file_user(&place, &query).await?;
+    Upload::new(&app, place, user).run(&headers, body).await
 }
 
 pub(super) async fn write_file(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     body: Body,
 ) -> Result<Answer<Done>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let (request, content, _share) = content::write_file(body, &app.budget).await?;
     app.engine.put_file(place, create_file(request, user)?, content).await?;
     Ok(ok(Done::TRUE))
@@ -128,7 +131,7 @@ pub(super) async fn read_file(
 ) -> Result<Response, ApiError> {
     let path = query.path()?;
     let max_bytes = query.bytes("max_bytes", READ_BYTES_MAX)?;
-    let user = query.file_user()?;
+    let user = app.file_user(&place, query).await?;
     let mut share = app.budget.take(max_bytes.unwrap_or(app.config.max_read_bytes)).await?;
     let file = app.engine.read_file(place, &path, user, max_bytes).await?;
     share.shrink_to(file.bytes.len() as u64);
@@ -207,7 +210,10 @@ impl<'a> Upload<'a> {
                     let name = head.file_name.unwrap_or_default();
                     self.file(&mut form, name).await?;
                 }
-                _ => {}
+                other => {
+                    let known = ["path", "path_base64", "file", "files"];
+                    return Err(ApiError::invalid(unknown("form field", other, &known)));
+                }
             }
         }
         self.finish().await

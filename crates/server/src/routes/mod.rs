@@ -6,6 +6,7 @@ mod daemon;
 mod docs;
 mod exec;
 mod files;
+mod images;
 mod processes;
 mod raw;
 mod sessions;
@@ -13,8 +14,10 @@ mod tree;
 mod watch;
 mod workspaces;
 
+use std::sync::Arc;
+
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use hyper::Method;
 use sandkasten_types::ErrorCode;
 use utoipa::OpenApi as _;
@@ -26,6 +29,7 @@ use crate::app::App;
 use crate::edge::note_route;
 use crate::error::ApiError;
 use crate::openapi::{Document, loosen_optional_parts};
+use crate::query::{QueryNames, known_query};
 
 pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
@@ -33,11 +37,14 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(daemon::readyz))
         .routes(routes!(daemon::metrics))
         .routes(routes!(daemon::document))
+        .routes(routes!(daemon::info))
+        .routes(routes!(images::list))
+        .routes(routes!(images::get, images::delete))
         .routes(routes!(docs::page))
         .routes(routes!(docs::script))
         .routes(routes!(docs::style))
         .routes(routes!(sessions::create, sessions::list))
-        .routes(routes!(sessions::get, sessions::delete))
+        .routes(routes!(sessions::get, sessions::update, sessions::delete))
         .routes(routes!(sessions::stats))
         .routes(routes!(exec::exec))
         .routes(routes!(exec::stream))
@@ -88,6 +95,8 @@ pub(crate) fn router_and_document() -> (Router<App>, OpenApi) {
         .routes(routes!(watch::workspace_watch))
         .split_for_parts();
     loosen_optional_parts(&mut document);
+    let names = Arc::new(QueryNames::of(&document));
+    let router = router.route_layer(from_fn_with_state(names, known_query));
     (with_fallbacks(router), document)
 }
 

@@ -8,21 +8,21 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
-use sandkasten_engine::{Last, ProcessEvent, ProcessEvents, ProcessResult};
+use sandkasten_engine::{Data, Encoding, Form, Last, ProcessEvent, ProcessEvents, ProcessResult};
 use sandkasten_types::Base64;
 use sandkasten_types::ProcessId;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::exec::Stream;
 use sandkasten_types::limits::BODY_BYTES_MAX;
 use sandkasten_types::process::{
-    ProcessAnswer, ProcessEnd, ProcessOutput, ProcessStarted, ProcessStatus, Processes,
-    SignalProcess, StartProcess, Tty,
+    ProcessAnswer, ProcessEnd, ProcessExit, ProcessOutput, ProcessStarted, ProcessStatus,
+    Processes, SignalProcess, StartProcess, Tty,
 };
 use sandkasten_types::session::Ok as Done;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::exec::events_from;
+use super::exec::{RUN_STATUSES, events_from};
 use crate::answer::{Pull, pulled};
 use crate::app::{Answer, App, ProcessPath, SessionPath, ok};
 use crate::body::Reader;
@@ -31,6 +31,7 @@ use crate::error::ApiError;
 use crate::exchange::Subject;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::ProcessDatum;
+use crate::page::Page;
 use crate::query::Query;
 use crate::sse::{self, Event, Run, Told, Until};
 
@@ -66,13 +67,19 @@ pub(crate) async fn start(
     let result = handle.wait().await?;
     let share = app.budget.take_patiently(PULL_BYTES).await;
     let ended = Ended { process_id: result.process_id.clone(), end: result.end.clone() };
+    let encoding = result.encoding;
     // What holds the session is in the result, so both streams hold it whole.
     let result = Arc::new(Mutex::new(result));
+    let names = match encoding {
+        Encoding::Text => ["stdout", "stderr"],
+        Encoding::Base64 => ["stdout_base64", "stderr_base64"],
+    };
+    let [out, err] = names;
     let streams = vec![
-        ("stdout_base64", Output { stream: Stream::Stdout, result: Arc::clone(&result) }),
-        ("stderr_base64", Output { stream: Stream::Stderr, result }),
+        (out, Output { stream: Stream::Stdout, result: Arc::clone(&result) }),
+        (err, Output { stream: Stream::Stderr, result }),
     ];
-    pulled(&ended, streams, share)
+    pulled(&ended, (streams, encoding), share)
 }
 
 /// A [`ProcessAnswer`] without its output.
@@ -102,7 +109,12 @@ impl Pull for Output {
 
 /// The processes of a session that are kept, oldest first.
 #[utoipa::path(get, path = "/v1/sessions/{id}/processes", tag = "processes", operation_id = "list_processes",
-    params(("id" = String, Path)),
+    params(
+        ("id" = String, Path),
+        ("status" = Option<String>, Query, description = "those that stand so: `queued`, `running` or `finished`"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
     responses(
         (status = 200, description = "Done", body = Processes),
         (status = "default", description = "An error", body = ErrorBody),
@@ -110,8 +122,13 @@ impl Pull for Output {
 pub(crate) async fn list(
     State(app): State<App>,
     SessionPath(id): SessionPath,
+    query: Query,
 ) -> Result<Answer<Processes>, ApiError> {
-    Ok(ok(Processes { processes: app.engine.processes(&id).await? }))
+    let (status, page) = (query.word("status", &RUN_STATUSES)?, Page::of(&query)?);
+    let mut all = app.engine.list_processes(&id).await?;
+    all.retain(|(_, one)| status.is_none_or(|status| one.status == status));
+    let (page, next_cursor) = page.cut(all, |(number, _)| *number)?;
+    Ok(ok(Processes { processes: page.into_iter().map(|(_, one)| one).collect(), next_cursor }))
 }
 
 /// One process.
@@ -176,7 +193,7 @@ pub(crate) async fn stdin(
     Ok(ok(Done::TRUE))
 }
 
-/// Sends a signal to the process itself.
+/// Sends a signal to the process itself, or with `group` to its group.
 #[utoipa::path(post, path = "/v1/sessions/{id}/processes/{process_id}/signal", tag = "processes", operation_id = "signal_process",
     params(("id" = String, Path), ("process_id" = String, Path)), request_body = SignalProcess,
     responses(
@@ -188,7 +205,7 @@ pub(crate) async fn signal(
     ProcessPath(id, process): ProcessPath,
     body: Json<SignalProcess, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    app.engine.signal_process(&id, &process, &body.value.signal).await?;
+    app.engine.signal_process(&id, &process, &body.value).await?;
     Ok(ok(Done::TRUE))
 }
 
@@ -230,7 +247,7 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let from = events_from(&query, &headers)?;
-    let events = app.engine.process_events(&id, &process, from).await?;
+    let events = app.engine.process_events(&id, &process, from, Form::AsAsked).await?;
     let until = Until::Whenever { draining: app.draining.clone() };
     Ok(sse::stream(Told::new(Replay(events), until, subject).behind(from.after)))
 }
@@ -241,13 +258,16 @@ impl Run for Replay {
     async fn next(&mut self) -> Option<Event> {
         Some(match self.0.next().await? {
             ProcessEvent::Output(written) => {
-                let data_base64 = Base64(written.data.to_vec());
                 let (stream, seq, timestamp) = (written.stream, written.seq, written.timestamp);
-                let output = ProcessOutput { stream, data_base64, seq, timestamp };
+                let (data, data_base64) = match written.data {
+                    Data::Text(text) => (Some(text), None),
+                    Data::Bytes(bytes) => (None, Some(Base64(bytes.to_vec()))),
+                };
+                let output = ProcessOutput { stream, data_base64, data, seq, timestamp };
                 sse::some(seq, "output", &output)
             }
             ProcessEvent::Gap(gap) => sse::some(gap.seq, "gap", &gap),
-            ProcessEvent::Exit { seq, end } => sse::some(seq, "exit", &end),
+            ProcessEvent::Exit { seq, end } => sse::some(seq, "exit", &ProcessExit { end, seq }),
             ProcessEvent::Failed { seq, error } => Event::Failed { id: seq, error: error.into() },
         })
     }

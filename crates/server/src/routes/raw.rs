@@ -57,7 +57,7 @@ const DIR_MODE: u32 = 0o755;
         ("id" = String, Path),
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
@@ -82,7 +82,7 @@ pub(crate) async fn get(
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("mode" = Option<String>, Query, description = "octal; an existing file keeps its own where absent"),
         ("create_parents" = Option<bool>, Query, description = "true where absent"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -106,7 +106,7 @@ pub(crate) async fn put(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = Done),
@@ -128,7 +128,7 @@ pub(crate) async fn delete(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("follow" = Option<bool>, Query, description = "false: of a link itself; true where absent"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = DirEntry),
@@ -144,7 +144,7 @@ pub(crate) async fn stat(
 
 /// Makes a directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/mkdir", tag = "files", operation_id = "make_directory",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = MakeDirectory,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -156,12 +156,12 @@ pub(crate) async fn mkdir(
     query: Query,
     body: Json<MakeDirectory, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    mkdir_in(&app, Place::Session(id), query.file_user()?, body.value).await
+    mkdir_in(&app, Place::Session(id), &query, body.value).await
 }
 
 /// Gives a file or directory another name.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/move", tag = "files", operation_id = "move_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = MoveFile,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -173,12 +173,12 @@ pub(crate) async fn r#move(
     query: Query,
     body: Json<MoveFile, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    move_in(&app, Place::Session(id), query.file_user()?, body.value).await
+    move_in(&app, Place::Session(id), &query, body.value).await
 }
 
 /// Sets the mode of a file or directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/chmod", tag = "files", operation_id = "chmod_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = ChangeMode,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -190,12 +190,12 @@ pub(crate) async fn chmod(
     query: Query,
     body: Json<ChangeMode, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    chmod_in(&app, Place::Session(id), query.file_user()?, body.value).await
+    chmod_in(&app, Place::Session(id), &query, body.value).await
 }
 
 /// Replaces exact texts in a file, all or none.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/edit", tag = "files", operation_id = "edit_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = EditFile,
     responses(
         (status = 200, description = "Done", body = Edited),
@@ -207,7 +207,7 @@ pub(crate) async fn edit(
     query: Query,
     body: Json<EditFile, BODY_BYTES_MAX>,
 ) -> Result<Answer<Edited>, ApiError> {
-    edit_in(&app, Place::Session(id), query.file_user()?, body.value).await
+    edit_in(&app, Place::Session(id), &query, body.value).await
 }
 
 /// The bytes of a file of a workspace. `Range` (one), `If-Range`, `If-Match` (412) and
@@ -312,7 +312,7 @@ pub(crate) async fn workspace_mkdir(
     query: Query,
     body: Json<MakeDirectory, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    mkdir_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+    mkdir_in(&app, Place::Workspace(id), &query, body.value).await
 }
 
 /// Gives a file or directory of a workspace another name.
@@ -329,7 +329,7 @@ pub(crate) async fn workspace_move(
     query: Query,
     body: Json<MoveFile, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    move_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+    move_in(&app, Place::Workspace(id), &query, body.value).await
 }
 
 /// Sets the mode of a file or directory of a workspace.
@@ -346,7 +346,7 @@ pub(crate) async fn workspace_chmod(
     query: Query,
     body: Json<ChangeMode, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    chmod_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+    chmod_in(&app, Place::Workspace(id), &query, body.value).await
 }
 
 /// Replaces exact texts in a file of a workspace, all or none.
@@ -363,7 +363,7 @@ pub(crate) async fn workspace_edit(
     query: Query,
     body: Json<EditFile, BODY_BYTES_MAX>,
 ) -> Result<Answer<Edited>, ApiError> {
-    edit_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+    edit_in(&app, Place::Workspace(id), &query, body.value).await
 }
 
 async fn get_in(
@@ -373,7 +373,10 @@ async fn get_in(
     query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let file = app.engine.open_file(place, &query.path()?, query.file_user()?).await?;
+    let file = {
+        let user = app.file_user(&place, query).await?;
+        app.engine.open_file(place, &query.path()?, user).await?
+    };
     let (size, etag) = (file.size(), file.etag());
     match conditions::verdict(headers, etag)? {
         Verdict::Failed => return Err(precondition_failed()),
@@ -499,7 +502,7 @@ async fn put_in(
     let expect = conditions::expect(headers)?;
     let request = CreateFile {
         path: query.path()?,
-        user: query.file_user()?,
+        user: app.file_user(&place, query).await?,
         mode: query.get("mode")?.map(octal).transpose()?,
         parents: parents(query, &expect)?,
         expect: expect.clone(),
@@ -556,13 +559,16 @@ fn refused(error: Error, expect: &Expect) -> ApiError {
         (Error::File { fault: FileFault::NotFound, .. }, expect) => *expect != Expect::Nothing,
         _ => false,
     };
-    let error = ApiError::from(error);
-    if is_condition { error.with_status(StatusCode::PRECONDITION_FAILED) } else { error }
+    let mut error = ApiError::from(error);
+    if is_condition {
+        error.code = ErrorCode::PreconditionFailed;
+    }
+    error
 }
 
 fn precondition_failed() -> ApiError {
     let message = "`If-Match`: the file is another one by now";
-    ApiError::new(ErrorCode::Conflict, message).with_status(StatusCode::PRECONDITION_FAILED)
+    ApiError::new(ErrorCode::PreconditionFailed, message)
 }
 
 async fn delete_in(
@@ -571,7 +577,7 @@ async fn delete_in(
     query: &Query,
     headers: &HeaderMap,
 ) -> Result<Answer<Done>, ApiError> {
-    let (path, user) = (query.path()?, query.file_user()?);
+    let (path, user) = (query.path()?, app.file_user(&place, query).await?);
     let expect = conditions::expect(headers)?;
     if query.flag("recursive")? {
         if expect != Expect::Anything {
@@ -587,16 +593,17 @@ async fn delete_in(
 async fn stat_in(app: &App, place: Place, query: &Query) -> Result<Answer<DirEntry>, ApiError> {
     let follow = query.get("follow")?.is_none() || query.flag("follow")?;
     let last = if follow { LastLink::Followed } else { LastLink::Meant };
-    let (path, user) = (query.path()?, query.file_user()?);
+    let (path, user) = (query.path()?, app.file_user(&place, query).await?);
     Ok(ok(app.engine.stat_file(place, &path, user, last).await?))
 }
 
 async fn mkdir_in(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     request: MakeDirectory,
 ) -> Result<Answer<Done>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let path = field_path("path", request.path, request.path_base64)?;
     let mode = request.mode.as_deref().map(octal).transpose()?.unwrap_or(DIR_MODE);
     let parents = match request.parents {
@@ -610,9 +617,10 @@ async fn mkdir_in(
 async fn move_in(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     request: MoveFile,
 ) -> Result<Answer<Done>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let from = field_path("from", request.from, request.from_base64)?;
     let to = field_path("to", request.to, request.to_base64)?;
     let overwrite = request.overwrite.unwrap_or(false);
@@ -629,9 +637,10 @@ async fn move_in(
 async fn chmod_in(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     request: ChangeMode,
 ) -> Result<Answer<Done>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let path = field_path("path", request.path, request.path_base64)?;
     let mode = octal(&request.mode)?;
     if request.recursive == Some(true) {
@@ -653,24 +662,26 @@ fn field_path(
 async fn edit_in(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     request: EditFile,
 ) -> Result<Answer<Edited>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let path = field_path("path", request.path.clone(), request.path_base64.clone())?;
     for _ in 0..EDIT_TRIES {
         let edited = edit_once(app, place.clone(), &path, user, &request).await?;
         match edited {
             Some(edited) => return Ok(ok(edited)),
-            None if request.if_match.is_some() => return Err(changed()),
+            None if request.if_match.is_some() => return Err(not_that_one()),
             None => {}
         }
     }
-    Err(changed())
+    let message = "the file was changed again and again meanwhile; nothing was written";
+    Err(ApiError::new(ErrorCode::Conflict, message))
 }
 
-fn changed() -> ApiError {
-    let message = "the file is another one by now; nothing was written";
-    ApiError::new(ErrorCode::Conflict, message)
+fn not_that_one() -> ApiError {
+    let message = "`if_match`: the file is another one by now; nothing was written";
+    ApiError::new(ErrorCode::PreconditionFailed, message)
 }
 
 /// `None`: the file was changed between the read and the write.
@@ -684,7 +695,7 @@ async fn edit_once(
     let file = app.engine.open_file(place.clone(), path, user).await?;
     let (size, etag, limit) = (file.size(), file.etag(), app.config.max_read_bytes);
     if request.if_match.as_ref().is_some_and(|tag| !is_tag(tag, etag)) {
-        return Err(changed());
+        return Err(not_that_one());
     }
     if size > limit {
         return Err(ApiError::too_large("the file to edit", Some(size), limit));

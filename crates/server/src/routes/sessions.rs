@@ -2,18 +2,36 @@
 
 use axum::Extension;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use sandkasten_engine::IdempotencyKey;
+use sandkasten_engine::{IdempotencyKey, Limit, SessionFilter, SessionKey, SessionStatus};
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::limits::BODY_BYTES_MAX;
-use sandkasten_types::session::{CreateSession, Ok as Done, Session, Stats};
+use sandkasten_types::session::{CreateSession, Ok as Done, Session, Stats, Status, UpdateSession};
 
 use crate::app::{Answer, App, SessionPath, ok};
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::exchange::Subject;
 use crate::json::Json;
+use crate::page::{PAGE_MAX, Page};
 use crate::query::Query;
+
+const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
+
+/// What `status` of the list may be.
+const STATUSES: [(&str, SessionStatus); 9] = [
+    ("creating", SessionStatus::Only(Status::Creating)),
+    ("running", SessionStatus::Only(Status::Running)),
+    ("paused", SessionStatus::Only(Status::Paused)),
+    ("stopping", SessionStatus::Only(Status::Stopping)),
+    ("destroyed", SessionStatus::Only(Status::Destroyed)),
+    ("expired", SessionStatus::Only(Status::Expired)),
+    ("crashed", SessionStatus::Only(Status::Crashed)),
+    ("lost", SessionStatus::Only(Status::Lost)),
+    ("ended", SessionStatus::Ended),
+];
 
 /// Makes a session. It answers when a command sent at once would work.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", operation_id = "create_session", request_body = CreateSession,
@@ -35,17 +53,50 @@ pub(crate) async fn create(
     Ok(Answer(StatusCode::CREATED, session))
 }
 
-/// The sessions that have not ended.
-#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", operation_id = "list_sessions", responses(
-    (status = 200, description = "Done", body = Vec<Session>),
-    (status = "default", description = "An error", body = ErrorBody),
-))]
-pub(crate) async fn list(
+/// Sessions, oldest first: those that have not ended, unless `status` says otherwise.
+#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", operation_id = "list_sessions",
+    params(
+        ("status" = Option<String>, Query, description = "those that stand so; `ended`: those that ended in the last 24 hours, in whatever way"),
+        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; where absent all, and 1000 of those that have ended"),
+        ("cursor" = Option<String>, Query, description = "`X-Next-Cursor` of the page before"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Vec<Session>),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let status = query.word("status", &STATUSES)?.unwrap_or_default();
+    let filter = SessionFilter { status, labels: query.labels()? };
+    let page = match status {
+        SessionStatus::Living => Page::of(&query)?,
+        SessionStatus::Ended | SessionStatus::Only(_) => Page::of(&query)?.or_limit(PAGE_MAX),
+    };
+    let limit = page.wanted().map_or(Limit::None, Limit::To);
+    let sessions = app.engine.list_sessions(filter, page.after()?, limit).await?;
+    let (sessions, next) = page.cut(sessions, SessionKey::of)?;
+    let mut response = ok(sessions).into_response();
+    if let Some(next) = next {
+        let value = HeaderValue::from_str(&next);
+        let value = value.map_err(|error| ApiError::internal(error.to_string()))?;
+        response.headers_mut().insert(NEXT_CURSOR, value);
+    }
+    Ok(response)
+}
+
+/// Changes the lease, the labels or the name of a session. What the request does not name stays.
+#[utoipa::path(patch, path = "/v1/sessions/{id}", tag = "sessions", operation_id = "update_session",
+    params(("id" = String, Path)), request_body = UpdateSession,
+    responses(
+        (status = 200, description = "Done", body = Session),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn update(
     State(app): State<App>,
-    query: Query,
-) -> Result<Answer<Vec<Session>>, ApiError> {
-    query.refuse(&["status", "label", "limit", "cursor"])?;
-    Ok(ok(app.engine.sessions().await?))
+    SessionPath(id): SessionPath,
+    body: Json<UpdateSession, BODY_BYTES_MAX>,
+) -> Result<Answer<Session>, ApiError> {
+    Ok(ok(app.engine.update_session(&id, body.value).await?))
 }
 
 /// One session, also for 24 hours after its end.

@@ -24,7 +24,7 @@ use crate::query::{Query, one_path};
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("depth" = Option<u64>, Query, minimum = 1, maximum = 64),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = Listing),
@@ -46,6 +46,7 @@ pub(crate) async fn list(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("depth" = Option<u64>, Query, minimum = 1, maximum = 64),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", body = Listing),
@@ -61,7 +62,7 @@ pub(crate) async fn workspace_list(
 
 async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listing>, ApiError> {
     let depth = query.whole("depth", 1, u64::from(LIST_DEPTH_MAX))?.unwrap_or(1);
-    let (path, user) = (query.path()?, query.file_user()?);
+    let (path, user) = (query.path()?, app.file_user(&place, query).await?);
     let above = shown(&place, &path);
     let job = Job::List {
         path: path.clone(),
@@ -92,7 +93,7 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
         ("path" = Option<String>, Query, description = "`/workspace` where absent"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = Globbed),
@@ -115,6 +116,7 @@ pub(crate) async fn glob(
         ("path" = Option<String>, Query, description = "the workspace itself where absent"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", body = Globbed),
@@ -130,7 +132,7 @@ pub(crate) async fn workspace_glob(
 
 async fn glob_in(app: &App, place: Place, query: &Query) -> Result<Answer<Globbed>, ApiError> {
     let limit = query.whole("limit", 1, GLOB_LIMIT_MAX)?.unwrap_or(GLOB_LIMIT);
-    let (mut path, user) = (top(query)?, query.file_user()?);
+    let (mut path, user) = (top(query)?, app.file_user(&place, query).await?);
     let mut pattern = query.require("pattern")?;
     if pattern.starts_with('/') {
         // The pattern says where it begins.
@@ -182,7 +184,7 @@ pub(super) fn top(query: &Query) -> Result<Vec<u8>, ApiError> {
         ("ignore_case" = Option<bool>, Query),
         ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", body = Grepped),
@@ -208,6 +210,7 @@ pub(crate) async fn grep(
         ("ignore_case" = Option<bool>, Query),
         ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", body = Grepped),
@@ -230,7 +233,7 @@ async fn grep_in(app: &App, place: Place, query: &Query) -> Result<Answer<Greppe
         context: u32::try_from(context).unwrap_or(0),
         limit: query.whole("limit", 1, GREP_LIMIT_MAX)?.unwrap_or(GREP_LIMIT),
     };
-    let (path, user, limit) = (top(query)?, query.file_user()?, search.limit);
+    let (path, user, limit) = (top(query)?, app.file_user(&place, query).await?, search.limit);
     let above = shown(&place, &path);
     let mut worker = app.engine.work(place, Job::Grep { path, search }, user).await?;
     let (mut matches, mut bytes, mut is_cut) = (Vec::new(), 0, false);
@@ -273,7 +276,7 @@ pub(super) fn said(path: Vec<u8>) -> (String, Option<Base64>) {
 
 /// Copies a file, or a directory with all in it. Mode and time of change are kept, links stay links.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/copy", tag = "files", operation_id = "copy",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "`sandbox` or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
     request_body = CopyFiles,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -285,13 +288,16 @@ pub(crate) async fn copy(
     query: Query,
     body: Json<CopyFiles, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    copy_in(&app, Place::Session(id), query.file_user()?, body.value).await
+    copy_in(&app, Place::Session(id), &query, body.value).await
 }
 
 /// Copies a file of a workspace, or a directory with all in it.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/copy", tag = "workspaces",
     operation_id = "copy_in_workspace",
-    params(("id" = String, Path)), request_body = CopyFiles,
+    params(
+        ("id" = String, Path),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+    ), request_body = CopyFiles,
     responses(
         (status = 200, description = "Done", body = Done),
         (status = "default", description = "An error", body = ErrorBody),
@@ -302,15 +308,16 @@ pub(crate) async fn workspace_copy(
     query: Query,
     body: Json<CopyFiles, BODY_BYTES_MAX>,
 ) -> Result<Answer<Done>, ApiError> {
-    copy_in(&app, Place::Workspace(id), query.file_user()?, body.value).await
+    copy_in(&app, Place::Workspace(id), &query, body.value).await
 }
 
 async fn copy_in(
     app: &App,
     place: Place,
-    user: FileUser,
+    query: &Query,
     request: CopyFiles,
 ) -> Result<Answer<Done>, ApiError> {
+    let user = app.file_user(&place, query).await?;
     let missing = |name: &str| ApiError::invalid(format!("missing field `{name}`"));
     let from = one_path(request.from, request.from_base64)?.ok_or_else(|| missing("from"))?;
     let to = one_path(request.to, request.to_base64)?.ok_or_else(|| missing("to"))?;

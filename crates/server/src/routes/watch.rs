@@ -31,7 +31,7 @@ const PATHS_BYTES_MAX: usize = 7 * 1024;
         ("path" = Option<String>, Query, description = "`/workspace` where absent"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
-        ("user" = Option<String>, Query, description = "`sandbox` or `root`"),
+        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),
@@ -54,6 +54,7 @@ pub(crate) async fn watch(
         ("path" = Option<String>, Query, description = "the workspace itself where absent"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),
@@ -74,7 +75,8 @@ async fn watch_in(
     query: &Query,
     subject: Subject,
 ) -> Result<Response, ApiError> {
-    let (path, recursive, user) = (top(query)?, query.flag("recursive")?, query.file_user()?);
+    let (path, recursive) = (top(query)?, query.flag("recursive")?);
+    let user = app.file_user(&place, query).await?;
     let above = shown(&place, &path);
     let mut worker = app.engine.work(place, Job::Watch { path, recursive }, user).await?;
     match worker.next().await? {
@@ -119,9 +121,9 @@ impl Run for Watch {
         let from = event.from.map(|from| said(below(&self.above, &from)));
         let (from, from_base64) = from.map_or((None, None), |(text, bytes)| (Some(text), bytes));
         let r#type = file_type(event.kind);
-        let datum = WatchDatum { path, path_base64, from, from_base64, r#type };
+        let datum = WatchDatum { path, path_base64, from, from_base64, r#type, seq: id };
         if bytes(&datum) > PATHS_BYTES_MAX {
-            return Some(sse::some(id, "overflow", &nowhere()));
+            return Some(sse::some(id, "overflow", &nowhere(id)));
         }
         Some(sse::some(id, name, &datum))
     }
@@ -144,9 +146,9 @@ fn bytes(datum: &WatchDatum) -> usize {
 }
 
 /// An overflow because of an event that does not fit: where it was can't be said.
-fn nowhere() -> WatchDatum {
+fn nowhere(seq: u64) -> WatchDatum {
     let (path, r#type) = (String::new(), FileType::Dir);
-    WatchDatum { path, path_base64: None, from: None, from_base64: None, r#type }
+    WatchDatum { path, path_base64: None, from: None, from_base64: None, r#type, seq }
 }
 
 #[cfg(test)]
@@ -155,7 +157,7 @@ mod test {
 
     #[test]
     fn an_event_is_as_long_as_its_paths_once_escaped() {
-        let datum = |path: &str| WatchDatum { path: path.into(), ..nowhere() };
+        let datum = |path: &str| WatchDatum { path: path.into(), ..nowhere(1) };
         assert_eq!(bytes(&datum("a\"b")), 4);
         assert_eq!(bytes(&datum("\u{e9}\n")), 12);
         assert_eq!(bytes(&datum("\u{1f600}")), 12);

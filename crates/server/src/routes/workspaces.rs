@@ -16,15 +16,29 @@ use crate::app::{Answer, App, WorkspacePath, ok};
 use crate::error::ApiError;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::UploadForm;
+use crate::page::Page;
 use crate::query::Query;
 
-/// All workspaces.
-#[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces", operation_id = "list_workspaces", responses(
-    (status = 200, description = "Done", body = Workspaces),
-    (status = "default", description = "An error", body = ErrorBody),
-))]
-pub(crate) async fn list(State(app): State<App>) -> Result<Answer<Workspaces>, ApiError> {
-    Ok(ok(Workspaces { workspaces: app.engine.workspaces().await? }))
+/// All workspaces, by id.
+#[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces", operation_id = "list_workspaces",
+    params(
+        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses(
+        (status = 200, description = "Done", body = Workspaces),
+        (status = "default", description = "An error", body = ErrorBody),
+    ))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    query: Query,
+) -> Result<Answer<Workspaces>, ApiError> {
+    let (labels, page) = (query.labels()?, Page::of(&query)?);
+    let mut all = app.engine.workspaces().await?;
+    all.retain(|one| labels.iter().all(|(key, value)| one.labels.get(key) == Some(value)));
+    let (workspaces, next_cursor) = page.cut(all, |one| one.id.clone())?;
+    Ok(ok(Workspaces { workspaces, next_cursor }))
 }
 
 /// One workspace.
@@ -109,7 +123,7 @@ pub(crate) async fn write(
     body: Body,
 ) -> Result<Answer<Done>, ApiError> {
     refuse_coding(&headers)?;
-    write_file(&app, Place::Workspace(id), query.file_user()?, body).await
+    write_file(&app, Place::Workspace(id), &query, body).await
 }
 
 /// Reads a file.
@@ -148,5 +162,6 @@ pub(crate) async fn upload(
     body: Body,
 ) -> Result<Answer<Uploaded>, ApiError> {
     let place = Place::Workspace(id);
-    Upload::new(&app, place, query.file_user()?).run(&headers, body).await
+    let user = app.file_user(&place, &query).await?;
+    Upload::new(&app, place, user).run(&headers, body).await
 }

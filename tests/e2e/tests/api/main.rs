@@ -5,6 +5,7 @@
 
 mod cases;
 mod clients;
+mod contract;
 mod listing;
 mod long;
 mod traps;

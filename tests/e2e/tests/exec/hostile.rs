@@ -86,6 +86,7 @@ impl Fake {
             nonce: self.nonce,
             shell: Some(Shell::Sh),
             cwd: b"/workspace".to_vec(),
+            cwd_fault: None,
             runs,
             next_run: 1000,
         })

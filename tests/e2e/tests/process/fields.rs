@@ -189,7 +189,7 @@ fn a_tty_is_one() {
 fn a_start_is_answered_at_once() {
     let lab = Lab::shared();
     let session = tiny(&lab);
-    let answer = ask(&session, &json!({ "argv": ["sleep", "1000"], "on_disconnect": "kill" }));
+    let answer = ask(&session, &json!({ "argv": ["sleep", "1000"], "on_disconnect": "keep" }));
     let body = answer.ok(201);
     assert!(answer.took < AT_ONCE, "{:?}", answer.took);
     let fields: Vec<&str> =
@@ -246,10 +246,10 @@ fn unknown_processes_are_404_everywhere() {
             if let Some(body) = body {
                 request = request.body(body);
             }
-            request.send().error(404, "EXEC_NOT_FOUND");
+            request.send().error(404, "PROCESS_NOT_FOUND");
         }
         let socket = session.request("GET", &format!("/processes/{id}/attach")).upgrade();
-        socket.expect_err("no socket").error(404, "EXEC_NOT_FOUND");
+        socket.expect_err("no socket").error(404, "PROCESS_NOT_FOUND");
     }
     for rest in ["/processes", "/processes/x", "/processes/x/events"] {
         let path = format!("/v1/sessions/nobody{rest}");
@@ -338,11 +338,12 @@ fn a_resize_is_seen() {
 }
 
 #[test]
-fn unknown_fields_are_ignored_and_known_ones_come_once() {
+fn unknown_fields_are_refused_and_known_ones_come_once() {
     let lab = Lab::shared();
     let session = tiny(&lab);
-    let done = run_with(&session, &json!({ "argv": ["echo", "x"], "future": { "a": [1] } }));
-    assert_eq!(done.text(), "x\n");
+    let future = json!({ "argv": ["echo", "x"], "future": { "a": [1] } });
+    let error = ask(&session, &future).error(400, "INVALID_REQUEST");
+    assert_eq!(error["message"], "unknown field `future`");
     let twice = r#"{"argv":["echo","a"],"argv":["echo","b"]}"#;
     session.request("POST", "/processes").body(twice).send().error(400, "INVALID_REQUEST");
     let large = json!({ "argv": ["true"], "pad": "x".repeat(17 * MIB) });

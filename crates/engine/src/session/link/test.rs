@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use proptest::prelude::*;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sandkasten_protocol::{End, FileFault, FileUser, How, OutputMode, Run, Task};
+use sandkasten_protocol::{End, FileFault, How, OutputMode, Run, RunUser, Task};
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
@@ -25,6 +25,7 @@ fn hello() -> FromInit {
         nonce: [1; 16],
         shell: None,
         cwd: b"/".to_vec(),
+        cwd_fault: None,
         runs: 0,
         next_run: 1,
     })
@@ -137,7 +138,7 @@ async fn descriptors_that_nobody_asked_for_end_the_link() {
 async fn an_init_that_does_not_read_ends_the_link() {
     let (mut link, init) = pair();
     let cmd = vec![b'x'; 1024 * 1024];
-    let (output, user) = (OutputMode::Merged, FileUser::Session);
+    let (output, user) = (OutputMode::Merged, RunUser::Session);
     let task = Task::Command { cmd, output, user };
     link.send(&ToInit::Begin { run: Run::new(1), task }).unwrap();
     assert!(matches!(link.next().await, Err(LinkFault::Stalled)));

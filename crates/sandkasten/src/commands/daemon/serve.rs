@@ -16,7 +16,7 @@ use sandkasten_jail::doctor::{Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_server::{ApiKey, Rest};
 use sandkasten_types::ids::random_hex;
-use sandkasten_types::limits;
+use sandkasten_types::{info, limits};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,9 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     let settings = read_settings()?;
     let data_dir = absolute(&settings.data_dir);
     make_room(&settings, &data_dir)?;
-    let missing = missing_guarantees(&settings);
+    let guarantees = doctor::of_host(&settings);
+    let shown = shown(&guarantees);
+    let missing: Vec<Guarantee> = guarantees.into_iter().filter(doctor::is_missing).collect();
     refuse_host(args, &missing)?;
     let launcher = launcher.map_err(no_launcher)?;
     instance::prepare(&data_dir)?;
@@ -57,7 +59,8 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     disk::keep_to_quotas().tried(|| "keep to quotas".to_owned())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.tried(|| "runtime".to_owned())?;
-    let served = runtime.block_on(serve(&settings, launcher, &claim, log.as_deref()));
+    let http = server_config(&settings, shown);
+    let served = runtime.block_on(serve((&settings, http), launcher, &claim, log.as_deref()));
     // A trash that is being emptied and requests that do not end are no reason to stay.
     runtime.shutdown_background();
     served?;
@@ -99,8 +102,15 @@ fn open_log(settings: &Settings, data_dir: &Path) -> Result<LogFile> {
     LogFile::open(&path, keep).tried(|| path.display().to_string())
 }
 
-fn missing_guarantees(settings: &Settings) -> Vec<Guarantee> {
-    doctor::of_host(settings).into_iter().filter(doctor::is_missing).collect()
+/// As the API shows them.
+fn shown(guarantees: &[Guarantee]) -> info::Guarantees {
+    let mut shown = info::Guarantees::default();
+    for one in guarantees {
+        let list = if doctor::is_missing(one) { &mut shown.missing } else { &mut shown.given };
+        let (name, says) = (one.name.to_owned(), one.says.clone());
+        list.push(info::Guarantee { name, required: one.required, says });
+    }
+    shown
 }
 
 /// Refuses a host that lacks a required guarantee, unless told not to.
@@ -135,7 +145,7 @@ fn tell_missing(missing: &[Guarantee]) {
 
 /// Serves until a signal says stop. Sessions live on.
 async fn serve(
-    settings: &Settings,
+    (settings, http): (&Settings, sandkasten_server::Config),
     launcher: Launcher,
     claim: &Claim,
     log: Option<&LogFile>,
@@ -146,8 +156,7 @@ async fn serve(
     let engine = Engine::start(engine_config(settings), launcher);
     let engine = engine.await.tried(|| "start".to_owned())?;
     let shutdown = CancellationToken::new();
-    let config =
-        sandkasten_server::Config { api_key: keys(settings, claim)?, ..server_config(settings) };
+    let config = sandkasten_server::Config { api_key: keys(settings, claim)?, ..http };
     let http = sandkasten_server::serve(listener, engine.clone(), config, shutdown.clone());
     let server = tokio::spawn(http);
     claim.announce(address)?;
