@@ -17,6 +17,9 @@ use sandkasten_e2e::{Lab, debian, leaks};
 
 use crate::built::Built;
 
+/// Name the hosts that are reached past any proxy. Some programs read only one of the two.
+const PAST_PROXIES: [&str; 2] = ["no_proxy", "NO_PROXY"];
+
 /// One run of suites.
 pub struct Run {
     tag: String,
@@ -49,6 +52,9 @@ impl Run {
         variables.push(("TMPDIR".into(), self.tmp.clone().into()));
         variables.push((leaks::TAG.into(), self.tag.clone().into()));
         variables.push((leaks::MARKS.into(), self.marks.clone().into()));
+        let set = PAST_PROXIES.map(|name| std::env::var(name).unwrap_or_default());
+        let lists = PAST_PROXIES.into_iter().zip(past_proxies(&set));
+        variables.extend(lists.map(|(name, list)| (name.to_owned(), list.into())));
         variables
     }
 
@@ -114,5 +120,42 @@ impl Drop for Run {
         // What lies there has been told of; it may be mounted on, so that it is not for us to remove.
         drop(fs::remove_dir(&self.tmp));
         drop(fs::remove_file(&self.marks));
+    }
+}
+
+/// The values of [`PAST_PROXIES`] with this host added, where the daemons of tests listen: clients that
+/// tests start would ask the proxy for it. What is set stays; of an empty one the other takes the place.
+fn past_proxies(set: &[String; 2]) -> [String; 2] {
+    let [lower, upper] = set;
+    let lower_or_upper = [lower, upper].into_iter().find(|list| !list.is_empty());
+    let fallback = lower_or_upper.map(String::as_str).unwrap_or_default();
+    set.each_ref().map(|list| {
+        let list = if list.is_empty() { fallback } else { list };
+        // Alone it stands for all hosts; in a list it means nothing.
+        if list == "*" {
+            return list.to_owned();
+        }
+        let mut hosts: Vec<&str> = list.split(',').map(str::trim).collect();
+        hosts.retain(|host| !host.is_empty());
+        for host in ["127.0.0.1", "localhost"] {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts.join(",")
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn this_host_is_reached_past_any_proxy() {
+        let of = |lower: &str, upper: &str| past_proxies(&[lower.to_owned(), upper.to_owned()]);
+        let local = "127.0.0.1,localhost".to_owned();
+        assert_eq!(of("", ""), [local.clone(), local]);
+        assert_eq!(of("", "a.example"), ["a.example,127.0.0.1,localhost"; 2].map(str::to_owned));
+        assert_eq!(of("localhost, b", "*"), ["localhost,b,127.0.0.1", "*"].map(str::to_owned));
     }
 }
