@@ -3,6 +3,7 @@
 .PHONY: build demo test lint clean cargo
 
 build: cargo ## the release binary, static, at target/release/sandkasten
+	scripts/packages install build
 	cargo xtask build
 
 demo: ## an agent's first minutes in a real sandbox

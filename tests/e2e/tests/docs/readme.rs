@@ -1,5 +1,8 @@
 //! README runs in namespaces of its own, so that the daemon with its default port and data directory
 //! (`/var/lib/sandkasten`) meets no other, and leaves nothing on the host.
+//!
+//! What README builds and installs, the suite was given: the binary is made by the same command, as the
+//! user who runs the tests and with a network. This runs as root, which would own the user's build.
 
 use std::fs;
 use std::process::Command;
