@@ -74,7 +74,7 @@ struct Import {
     /// A variable of its environment; may be given more than once
     #[arg(long, value_name = "K=V", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Directory that sessions start in
+    /// Working directory that the image names; sessions start in /workspace whatever it says
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
     /// User that the image names
