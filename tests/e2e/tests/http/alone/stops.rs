@@ -1,4 +1,4 @@
-//! C-09 by the clock: a stop is done within two seconds, whatever runs, and the next daemon goes on.
+//! By the clock: a stop is done within two seconds, whatever runs, and the next daemon goes on.
 
 use std::io::Write;
 use std::net::TcpStream;
