@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use sandkasten_jail::path::{Beneath, is_mounted_below};
-use sandkasten_protocol::id;
+use sandkasten_protocol::{User, id};
 use sandkasten_types::SessionId;
 use sha2::{Digest as _, Sha256};
 
-use crate::disk::{self, Ahead, Space};
+use crate::disk::{self, Ahead, BoxIds, Space};
 
 /// Where sessions lie on disk.
 #[derive(Debug)]
@@ -54,20 +54,20 @@ impl Dirs {
         Ok(hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Makes the folders of a session whose box has its ids from `uid_base` on, and what it writes to in
-    /// `space`. The spool is never part of that.
+    /// Makes the folders of a session, and what it writes to in `space`. The spool is never part of that.
     pub(crate) fn make(
         &self,
         session: &SessionId,
-        uid_base: u32,
+        ids: &BoxIds,
         (space, ahead): (Space, Option<&Ahead>),
     ) -> io::Result<SessionDirs> {
         let dir = self.session(session);
         make_dir(&dir, 0o700)?;
-        make_owned(&dir.join("spool"), 0o700, uid_base + id::INIT)?;
+        let init = ids.base + id::INIT;
+        make_owned(&dir.join("spool"), 0o700, &User { uid: init, gid: init })?;
         let scratch = open_dir(&dir)?;
         Ok(SessionDirs {
-            tree: space.make(&dir, scratch.as_fd(), (uid_base, ahead))?,
+            tree: space.make(&dir, scratch.as_fd(), ids, ahead)?,
             spool: open_dir(&dir.join("spool"))?,
             listener: listener(&scratch)?,
             scratch,
@@ -164,9 +164,9 @@ pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// The mode is set again: the process's umask had its say at the making.
-pub(crate) fn make_owned(path: &Path, mode: u32, owner: u32) -> io::Result<()> {
+pub(crate) fn make_owned(path: &Path, mode: u32, owner: &User) -> io::Result<()> {
     make_dir(path, mode)?;
-    chown(path, Some(owner), Some(owner))?;
+    chown(path, Some(owner.uid), Some(owner.gid))?;
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 

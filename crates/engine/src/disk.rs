@@ -13,7 +13,7 @@ use sandkasten_jail::disk::image::{self, Life};
 use sandkasten_jail::disk::{self, Choice, Mechanism, project};
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_jail::tree;
-use sandkasten_protocol::id;
+use sandkasten_protocol::User;
 
 use crate::config::Config;
 use crate::dirs::{make_dir, make_owned, open_dir};
@@ -44,6 +44,15 @@ pub(crate) struct Ahead {
 
 /// As many as are made at once on a small host.
 const AHEAD: usize = 2;
+
+/// The ids that a session's directories are made with.
+#[derive(Debug)]
+pub(crate) struct BoxIds {
+    /// First host id of its range.
+    pub(crate) base: u32,
+    /// The session's user by the box's own ids: a `/workspace` that is the session's alone is its.
+    pub(crate) user: User,
+}
 
 /// Where a session writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,19 +172,20 @@ impl Space {
         self,
         folder: &Path,
         opened: BorrowedFd<'_>,
-        (uid_base, ahead): (u32, Option<&Ahead>),
+        ids: &BoxIds,
+        ahead: Option<&Ahead>,
     ) -> io::Result<OwnedFd> {
         let Self::Limited { mechanism, bytes } = self else {
-            fill(folder, uid_base)?;
+            fill(folder, ids)?;
             return tree::clone_tree(opened);
         };
         match mechanism {
             Mechanism::Project => {
-                fill(folder, uid_base)?;
+                fill(folder, ids)?;
                 let dirs = DIRS.map(|name| open_dir(&folder.join(name)));
                 let dirs = dirs.into_iter().collect::<io::Result<Vec<_>>>()?;
                 let dirs: Vec<_> = dirs.iter().map(|dir| dir.as_fd()).collect();
-                project::limit(&dirs, bytes, uid_base)?;
+                project::limit(&dirs, bytes, ids.base)?;
                 tree::clone_tree(opened)
             }
             Mechanism::Image => {
@@ -184,26 +194,27 @@ impl Space {
                 if taken != Some(Taken::One) {
                     image::make(&path, bytes, Life::Scratch, None)?;
                 }
-                filled(image::mount(&image::open(&path)?)?, uid_base)
+                filled(image::mount(&image::open(&path)?)?, ids)
             }
-            Mechanism::Memory => filled(disk::memory(bytes)?, uid_base),
+            Mechanism::Memory => filled(disk::memory(bytes)?, ids),
         }
     }
 }
 
 const DIRS: [&str; 3] = ["upper", "work", "workspace"];
 
-fn filled(mount: OwnedFd, uid_base: u32) -> io::Result<OwnedFd> {
-    fill(&disk::path_of(mount.as_fd()), uid_base)?;
+fn filled(mount: OwnedFd, ids: &BoxIds) -> io::Result<OwnedFd> {
+    fill(&disk::path_of(mount.as_fd()), ids)?;
     Ok(mount)
 }
 
-fn fill(dir: &Path, uid_base: u32) -> io::Result<()> {
+fn fill(dir: &Path, ids: &BoxIds) -> io::Result<()> {
     // The box's root owns the root directory that its overlay shows.
-    make_owned(&dir.join("upper"), 0o755, uid_base)?;
-    make_owned(&dir.join("work"), 0o700, uid_base)?;
+    let root = User { uid: ids.base, gid: ids.base };
+    make_owned(&dir.join("upper"), 0o755, &root)?;
+    make_owned(&dir.join("work"), 0o700, &root)?;
     // Like a workspace: the box's own ids on disk, shifted by an idmapped mount.
-    make_owned(&dir.join("workspace"), 0o755, id::SANDBOX)
+    make_owned(&dir.join("workspace"), 0o755, &ids.user)
 }
 
 /// Gives back what the host keeps for a session's limit, before its folder goes.

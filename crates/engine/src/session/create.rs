@@ -34,6 +34,7 @@ use super::{Cause, Handle, State, View, environment, lease, release, show_row};
 use crate::db::{Claimed, Hello, Identity, KeyUse, NewRow};
 use crate::descriptor::watched;
 use crate::dirs::SessionDirs;
+use crate::disk::BoxIds;
 use crate::error::Error;
 use crate::host::Host;
 use crate::image::{Image, ImageConfig, Store};
@@ -313,9 +314,10 @@ impl Things {
             .claim(id, &host.launcher)
             .map_err(|error| Error::internal("uids of a session", error))?;
         point("engine: folders")?;
+        let ids = BoxIds { base: range.base, user: spec.protocol_user() };
         let dirs = host
             .dirs
-            .make(id, range.base, (host.disks.space(spec.disk_bytes())?, host.disks.ahead()))
+            .make(id, &ids, (host.disks.space(spec.disk_bytes())?, host.disks.ahead()))
             .map_err(|error| no_space_or("folders of a session", error))?;
         point("engine: plan")?;
         let scratch = dirs.scratch.try_clone().map_err(internal)?;

@@ -290,6 +290,8 @@ fn a_session_is_changed_where_that_is_asked_for() {
     {
         patch(&lab, bad).error(400, "INVALID_REQUEST");
     }
+    let none = patch(&lab, json!({ "ttl_seconds": 0 })).error(400, "INVALID_REQUEST");
+    assert_eq!(none["message"], "`ttl_seconds` is 0; it must be 1 to 86400");
     lab.stop();
     lab.restart();
     let after = lab.client.get(&path).ok(200);
@@ -326,9 +328,24 @@ fn the_users_of_the_image_are_the_same_everywhere() {
         own.request("POST", &path).json(&json!({ "path": file, "text": "x" })).send().ok(200);
         let uid: u64 = says.lines().next().and_then(|uid| uid.parse().ok()).expect("a uid");
         assert_eq!(own.request("GET", &format!("/fs/stat?path={file}")).send().ok(200)["uid"], uid);
-        let session = lab.session(&json!({ "image": "base", "user": user }));
+        let create = json!({ "image": "base", "user": user, "cwd": "/workspace/made/here" });
+        let session = lab.session(&create);
         assert_eq!(session.run("id -u; echo $USER"), says, "session of {user}");
+        // A `/workspace` of its own is its user's.
+        let write = json!({ "path": "written/by-call", "text": "x" });
+        session.request("POST", "/fs/write").json(&write).send().ok(200);
+        assert_eq!(session.run("touch /workspace/t && stat -c %u /workspace"), format!("{uid}\n"));
     }
+    // One that outlives the session is `sandbox`'s, whoever comes.
+    let shared =
+        lab.session(&json!({ "image": "base", "user": "daemon", "workspace_id": "users" }));
+    assert_eq!(shared.run("stat -c %u /workspace; touch /workspace/t || echo no").trim_end(), {
+        "1000\ntouch: cannot touch '/workspace/t': Permission denied\nno"
+    });
+    lab.client
+        .post("/v1/workspaces/users/fs/chmod", &json!({ "path": ".", "mode": "0777" }))
+        .ok(200);
+    assert_eq!(shared.run("touch /workspace/t && stat -c %u /workspace/t"), "1\n");
     // The session's own user runs in its shell.
     own.run("x=kept");
     assert_eq!(own.exec_with(&json!({ "cmd": "echo $x", "user": "sandbox" })).output(), "kept\n");
