@@ -149,7 +149,8 @@ async fn rows_of_before_and_torn_ones_are_shown() {
     let connection = Connection::open(&path).unwrap();
     connection
         .execute_batch(
-            "ALTER TABLE workspaces DROP COLUMN quota_mb;
+            "DROP INDEX sessions_ended_in_order;
+             ALTER TABLE workspaces DROP COLUMN quota_mb;
              ALTER TABLE workspaces DROP COLUMN made_for;
              INSERT INTO workspaces VALUES ('of-before', 1, '{\"k\": \"v\"}');
              INSERT INTO workspaces VALUES ('torn', 2, '{\"k');
