@@ -144,7 +144,7 @@ impl Engine {
         self.check_stopping()?;
         let session = self.living(id).await?;
         let host = self.host();
-        let change = check_update(request, &host.config)?;
+        let change = check_update(request)?;
         let renews = change.ttl_seconds.is_some();
         // What two changes write and what they tell the session's task has one order.
         let gate = host.update_gate.lock().await;

@@ -80,7 +80,7 @@ impl Query {
         let base64 = self.get("path_base64")?.map(Base64::decode).transpose();
         let base64 =
             base64.map_err(|error| ApiError::invalid_path(format!("`path_base64` is {error}")))?;
-        one_path(self.get("path")?.map(str::to_owned), base64)
+        one_path("path", self.get("path")?.map(str::to_owned), base64)
     }
 
     /// The labels that are asked for: `label=key=value`, any number of times.
@@ -236,17 +236,27 @@ pub(crate) async fn known_query(
     }
 }
 
-/// The path of a request that has it as text, in base64, or not at all.
+/// The path that a body has in the field `name`, or in base64 in `name_base64`.
 ///
 /// # Errors
-/// 400 for both at once.
-pub(crate) fn one_path(
+/// 400 for both at once, and for none.
+pub(crate) fn field_path(
+    name: &str,
+    text: Option<String>,
+    base64: Option<Base64>,
+) -> Result<Vec<u8>, ApiError> {
+    one_path(name, text, base64)?
+        .ok_or_else(|| ApiError::invalid(format!("missing field `{name}` (or `{name}_base64`)")))
+}
+
+fn one_path(
+    name: &str,
     text: Option<String>,
     base64: Option<Base64>,
 ) -> Result<Option<Vec<u8>>, ApiError> {
     match (text, base64) {
         (Some(_), Some(_)) => {
-            Err(ApiError::invalid("give one of `path` and `path_base64`, not both"))
+            Err(ApiError::invalid(format!("give one of `{name}` and `{name}_base64`, not both")))
         }
         (Some(text), None) => Ok(Some(text.into_bytes())),
         (None, base64) => Ok(base64.map(|base64| base64.0)),
@@ -318,6 +328,19 @@ mod test {
         {
             assert!(query(bad).await.path().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_path_of_a_body_is_told_by_the_name_of_its_field() {
+        let told = |text: Option<&str>, base64: Option<&[u8]>| {
+            let base64 = base64.map(|bytes| Base64(bytes.to_vec()));
+            field_path("to", text.map(str::to_owned), base64).map_err(|error| error.message)
+        };
+        assert_eq!(told(Some("a"), None), Ok(b"a".to_vec()));
+        assert_eq!(told(None, Some(b"\xff")), Ok(b"\xff".to_vec()));
+        assert_eq!(told(None, None), Err("missing field `to` (or `to_base64`)".into()));
+        let both = told(Some("a"), Some(b"a"));
+        assert_eq!(both, Err("give one of `to` and `to_base64`, not both".into()));
     }
 
     #[tokio::test]

@@ -19,6 +19,12 @@ impl InvalidId {
         let text = text.chars().take(80).collect();
         Self { noun, text, rule }
     }
+
+    /// The same, said of the field that has the text.
+    #[must_use]
+    pub fn of_field(&self, name: &str) -> String {
+        format!("`{name}` is `{}`; it must be {}", self.text.escape_default(), self.rule)
+    }
 }
 
 impl fmt::Display for InvalidId {
@@ -227,6 +233,13 @@ mod test {
         for bad in ["", "a", "-a", "a-", "A1", "a_b", "a/b", "..", "ä1", &"a".repeat(65)] {
             assert!(bad.parse::<WorkspaceId>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_fault_is_told_of_its_field() {
+        let error = "a/b".parse::<ExecId>().unwrap_err();
+        let told = "`exec_id` is `a/b`; it must be 1 to 64 of `[A-Za-z0-9._-]`";
+        assert_eq!(error.of_field("exec_id"), told);
     }
 
     #[test]

@@ -204,9 +204,9 @@ fn cap(asked: Option<i64>, config: &Config) -> Result<u64, Error> {
 
 fn chosen_id(id: Option<String>) -> Result<ExecId, Error> {
     match id {
-        Some(id) => id
-            .parse()
-            .map_err(|error: sandkasten_types::InvalidId| Error::InvalidRequest(error.to_string())),
+        Some(id) => id.parse().map_err(|error: sandkasten_types::InvalidId| {
+            Error::InvalidRequest(error.of_field("exec_id"))
+        }),
         None => ExecId::random().map_err(|error| Error::internal("random exec id", error)),
     }
 }
@@ -372,9 +372,9 @@ mod test {
             ("max_exec_timeout_ms", |r| r.timeout_ms = Some(600_001)),
             ("max_output_bytes", |r| r.max_output_bytes = Some(0)),
             ("max_output_bytes", |r| r.max_output_bytes = Some(64 * 1024 * 1024 + 1)),
-            ("exec id", |r| r.exec_id = Some("a/b".into())),
+            ("`exec_id`", |r| r.exec_id = Some("a/b".into())),
             ("encoding", |r| r.encoding = Some("hex".into())),
-            ("user", |r| r.user = Some("sandbox".into())),
+            ("user", |r| r.user = Some("a:b".into())),
             ("on_disconnect", |r| r.on_disconnect = Some("kill".into())),
             ("stdin", |r| {
                 r.stdin = Some("?".into());

@@ -41,7 +41,11 @@ pub(crate) fn check(
         exec_mode,
     } = request;
     let name_of_image = image_name(image, config)?;
-    let ttl_seconds = ttl(ttl_seconds, config)?;
+    // Clients of version 0.3.0 send 0 for none.
+    let ttl_seconds = match ttl_seconds {
+        None | Some(0) => config.session_ttl_seconds,
+        Some(seconds) => ttl(seconds)?,
+    };
     let workspace = workspace(workspace_id, config)?;
     check_network(network)?;
     check_exec_mode(exec_mode.as_deref())?;
@@ -71,10 +75,10 @@ pub(crate) fn check(
 }
 
 /// Checks a change of a session that lives.
-pub(crate) fn check_update(request: UpdateSession, config: &Config) -> Result<Change, Error> {
+pub(crate) fn check_update(request: UpdateSession) -> Result<Change, Error> {
     let UpdateSession { ttl_seconds, labels, name } = request;
     Ok(Change {
-        ttl_seconds: ttl_seconds.map(|seconds| ttl(Some(seconds), config)).transpose()?,
+        ttl_seconds: ttl_seconds.map(ttl).transpose()?,
         labels: labels.map(check_labels).transpose()?,
         name: name.map(|name| session_name(Some(name))).transpose()?,
     })
@@ -97,12 +101,11 @@ fn image_name(image: Option<String>, config: &Config) -> Result<ImageName, Error
     Ok(name)
 }
 
-fn ttl(seconds: Option<i64>, config: &Config) -> Result<u64, Error> {
+fn ttl(seconds: i64) -> Result<u64, Error> {
     let max = limits::TTL_SECONDS_MAX;
-    match u64::try_from(seconds.unwrap_or(0)) {
-        Ok(0) => Ok(config.session_ttl_seconds),
-        Ok(seconds) if seconds <= max => Ok(seconds),
-        _ => invalid(format!("`ttl_seconds` is {}; it must be 1 to {max}", seconds.unwrap_or(0))),
+    match u64::try_from(seconds) {
+        Ok(seconds) if (1..=max).contains(&seconds) => Ok(seconds),
+        _ => invalid(format!("`ttl_seconds` is {seconds}; it must be 1 to {max}")),
     }
 }
 
@@ -121,7 +124,7 @@ fn workspace(id: Option<String>, config: &Config) -> Result<Option<WorkspaceId>,
         }
         (Some(id), WorkspacePolicy::On { .. }) => {
             let id = id.parse().map_err(|error: sandkasten_types::InvalidId| {
-                Error::InvalidWorkspace(error.to_string())
+                Error::InvalidWorkspace(error.of_field("workspace_id"))
             })?;
             Ok(Some(id))
         }
@@ -391,6 +394,20 @@ mod test {
     }
 
     #[test]
+    fn a_change_of_a_lease_has_a_length() {
+        let asked = |seconds| {
+            let request = UpdateSession { ttl_seconds: Some(seconds), ..UpdateSession::default() };
+            check_update(request).map(|change| change.ttl_seconds)
+        };
+        assert_eq!(asked(86_400).unwrap(), Some(86_400));
+        for seconds in [0, -1, 86_401] {
+            let error = asked(seconds).unwrap_err().to_string();
+            let told = format!("`ttl_seconds` is {seconds}; it must be 1 to 86400");
+            assert!(error.ends_with(&told), "{error}");
+        }
+    }
+
+    #[test]
     fn an_empty_request_gets_the_defaults() {
         let spec = checked(CreateSession::default()).unwrap();
         assert_eq!(spec.image.as_str(), "base");
@@ -406,7 +423,7 @@ mod test {
             ("ttl_seconds", |r| r.ttl_seconds = Some(-1)),
             ("ttl_seconds", |r| r.ttl_seconds = Some(86_401)),
             ("image", |r| r.image = Some("../x".into())),
-            ("workspace", |r| r.workspace_id = Some("A".into())),
+            ("`workspace_id`", |r| r.workspace_id = Some("A".into())),
             ("network", |r| r.network = Some(Network::Mode("bridge".into()))),
             ("network", |r| r.network = Some(Network::Mode("x".into()))),
             ("network", |r| {

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::json::refuse_coding;
 use crate::multipart::{Multipart, check_file_name};
 use crate::openapi::UploadForm;
-use crate::query::{Query, one_path};
+use crate::query::{Query, field_path};
 
 /// Bytes encoded at once; a multiple of three, so that only the last piece is padded.
 const ENCODE_BYTES: usize = 48 * 1024;
@@ -111,8 +111,7 @@ fn create_file(request: WriteFile, user: FileUser) -> Result<CreateFile, ApiErro
         None | Some(true) => Parents::Make,
         Some(false) => Parents::MustExist,
     };
-    let path = one_path(request.path, request.path_base64)?
-        .ok_or_else(|| ApiError::invalid("missing field `path` (or `path_base64`)"))?;
+    let path = field_path("path", request.path, request.path_base64)?;
     Ok(CreateFile { path, user, mode, parents, expect: Expect::Anything })
 }
 
@@ -178,6 +177,28 @@ enum Spelling {
     Base64,
 }
 
+impl Spelling {
+    /// The field's name.
+    fn field(self) -> &'static str {
+        match self {
+            Self::Text => "path",
+            Self::Base64 => "path_base64",
+        }
+    }
+
+    fn read(self, text: Vec<u8>) -> Result<Vec<u8>, ApiError> {
+        let field = self.field();
+        let text = String::from_utf8(text)
+            .map_err(|_cause| ApiError::invalid_path(format!("`{field}` is not UTF-8")))?;
+        match self {
+            Self::Text => Ok(text.into_bytes()),
+            Self::Base64 => Base64::decode(&text)
+                .map(|path| path.0)
+                .map_err(|error| ApiError::invalid_path(format!("`{field}` is {error}"))),
+        }
+    }
+}
+
 struct EarlyFile {
     name: String,
     pieces: Vec<Bytes>,
@@ -225,20 +246,12 @@ impl<'a> Upload<'a> {
             text.extend_from_slice(&bytes);
             // base64 is longer than what it stands for; the engine looks at that.
             if text.len() > 2 * PATH_BYTES_MAX {
-                let message = format!("`path` is too long; the limit is {PATH_BYTES_MAX} bytes");
+                let field = spelling.field();
+                let message = format!("`{field}` is too long; the limit is {PATH_BYTES_MAX} bytes");
                 return Err(ApiError::invalid_path(message));
             }
         }
-        let text = String::from_utf8(text)
-            .map_err(|_cause| ApiError::invalid_path("`path` is not UTF-8"))?;
-        let path = match spelling {
-            Spelling::Text => text.into_bytes(),
-            Spelling::Base64 => {
-                let path = Base64::decode(&text);
-                path.map_err(|error| ApiError::invalid_path(format!("`path_base64` is {error}")))?.0
-            }
-        };
-        if self.target.replace(path).is_some() {
+        if self.target.replace(spelling.read(text)?).is_some() {
             return Err(ApiError::invalid("more than one field `path` or `path_base64`"));
         }
         self.place_early().await
@@ -346,6 +359,16 @@ mod test {
         assert_eq!(create(None, Some(b"\xff")).unwrap(), b"\xff");
         assert!(create(None, None).is_err());
         assert!(create(Some("a"), Some(b"a")).is_err());
+    }
+
+    #[test]
+    fn a_target_is_told_by_the_name_of_its_field() {
+        let told = |spelling: Spelling, text: &[u8]| {
+            spelling.read(text.to_vec()).map_err(|error| error.message)
+        };
+        assert_eq!(told(Spelling::Base64, b"YQ=="), Ok(b"a".to_vec()));
+        assert_eq!(told(Spelling::Text, b"\xff"), Err("`path` is not UTF-8".into()));
+        assert_eq!(told(Spelling::Base64, b"\xff"), Err("`path_base64` is not UTF-8".into()));
     }
 
     #[test]

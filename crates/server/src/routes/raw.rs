@@ -40,7 +40,7 @@ use crate::conditions::{self, Part, Verdict};
 use crate::edits;
 use crate::error::ApiError;
 use crate::json::{Json, refuse_coding};
-use crate::query::{Query, one_path};
+use crate::query::{Query, field_path};
 
 /// Bytes that are read or written at once. A transfer has two of them in memory.
 const BUFFER_BYTES: usize = 1024 * 1024;
@@ -648,15 +648,6 @@ async fn chmod_in(
     }
     app.engine.chmod_file(place, &path, user, mode).await?;
     Ok(ok(Done::TRUE))
-}
-
-fn field_path(
-    name: &str,
-    text: Option<String>,
-    base64: Option<sandkasten_types::Base64>,
-) -> Result<Vec<u8>, ApiError> {
-    one_path(text, base64)?
-        .ok_or_else(|| ApiError::invalid(format!("missing field `{name}` (or `{name}_base64`)")))
 }
 
 async fn edit_in(

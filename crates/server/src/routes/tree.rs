@@ -15,7 +15,7 @@ use sandkasten_types::{Base64, ErrorCode};
 use crate::app::{Answer, App, SessionPath, WorkspacePath, ok};
 use crate::error::ApiError;
 use crate::json::Json;
-use crate::query::{Query, one_path};
+use crate::query::{Query, field_path};
 
 /// Lists a directory, some levels deep. Links are shown, not followed.
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/list", tag = "files", operation_id = "list_directory",
@@ -318,9 +318,8 @@ async fn copy_in(
     request: CopyFiles,
 ) -> Result<Answer<Done>, ApiError> {
     let user = app.file_user(&place, query).await?;
-    let missing = |name: &str| ApiError::invalid(format!("missing field `{name}`"));
-    let from = one_path(request.from, request.from_base64)?.ok_or_else(|| missing("from"))?;
-    let to = one_path(request.to, request.to_base64)?.ok_or_else(|| missing("to"))?;
+    let from = field_path("from", request.from, request.from_base64)?;
+    let to = field_path("to", request.to, request.to_base64)?;
     let recursive = request.recursive.unwrap_or(false);
     let overwrite = request.overwrite.unwrap_or(false);
     finish(app, place, Job::Copy { from, to, recursive, overwrite }, user).await
