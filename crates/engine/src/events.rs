@@ -121,7 +121,7 @@ impl Engine {
     pub async fn cancel_exec(&self, id: &SessionId, exec: &ExecId) -> Result<(), Error> {
         let (session, found) = self.found(id, exec).await?;
         session.tell(Command::Renew)?;
-        cancel(&session, found.run).await
+        cancel(&session, &found).await
     }
 
     /// Gives a command whose stdin is open more of it; answers when there was room for all of it.
@@ -173,7 +173,7 @@ impl Engine {
         let task = protocol::Task::Restart { keep_state: request.keep_state.unwrap_or(true) };
         let (reply, begun) = oneshot::channel();
         let found = session.ask(Command::Restart { task, reply }, begun).await??;
-        let over = session.over(found.run).await?;
+        let over = session.over(found.run, found.note.subject()).await?;
         over.restart(&found.note)
     }
 
@@ -185,9 +185,10 @@ impl Engine {
 }
 
 /// Ends a run and waits for that, but not for ever.
-pub(crate) async fn cancel(session: &Handle, run: u64) -> Result<(), Error> {
+pub(crate) async fn cancel(session: &Handle, found: &Found) -> Result<(), Error> {
+    let run = found.run;
     session.tell(Command::Cancel { run })?;
-    match timeout(END_WAIT, session.over(run)).await {
+    match timeout(END_WAIT, session.over(run, found.note.subject())).await {
         Ok(over) => over.map(drop),
         Err(_elapsed) => {
             tracing::warn!(session = %session.id, run, "run_does_not_end");

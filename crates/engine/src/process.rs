@@ -18,8 +18,8 @@ use crate::exec::{Teller, Told};
 use crate::output::{Cleaning, Decoder};
 use crate::reader::{Given, Pull, Read, Reader};
 use crate::session::{
-    Command, Encoding, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, check_program,
-    signal, window,
+    Command, Encoding, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, StdinTold,
+    check_program, signal, window,
 };
 use crate::{Engine, Error};
 
@@ -58,7 +58,7 @@ impl ProcessHandle {
     /// # Errors
     /// [`Error::Ended`] where the session ended first.
     pub async fn wait(mut self) -> Result<ProcessResult, Error> {
-        let over = self.session.over(self.seat.run()).await;
+        let over = self.session.over(self.seat.run(), self.note.subject()).await;
         self.seat.quiet();
         let end = over?.process(&self.note)?;
         let has_tty = self.note.process().is_some_and(|process| process.has_tty);
@@ -359,7 +359,7 @@ impl Engine {
     pub async fn kill_process(&self, id: &SessionId, process: &ProcessId) -> Result<(), Error> {
         let (session, found) = self.program(id, process).await?;
         session.tell(Command::Renew)?;
-        cancel(&session, found.run).await?;
+        cancel(&session, &found).await?;
         // Of one that had ended its children are killed: init answers this behind it.
         let of = (Name::Process(process.clone()), found.run);
         Reader::new(session, of, u64::MAX).next().await.map(drop)
@@ -416,7 +416,8 @@ pub(crate) async fn give_stdin(
         Last::Yes => StdinEnd::OfFile,
         Last::No => StdinEnd::NotYet,
     };
-    let (told, room) = oneshot::channel();
+    let (to, room) = oneshot::channel();
+    let told = StdinTold { subject: found.note.subject(), to };
     session.ask(Command::Stdin { run: found.run, data, end, told }, room).await?
 }
 

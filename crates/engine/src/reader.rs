@@ -207,7 +207,8 @@ impl Pull {
                         // Who saw the end waits for nothing more.
                         self.reader.wait = Wait::No;
                     }
-                    self.ending = Some(self.reader.session.ask_over(self.reader.run)?);
+                    let Reader { session, name, run, .. } = &self.reader;
+                    self.ending = Some(session.ask_over(*run, name.to_string())?);
                 }
             }
         }

@@ -37,7 +37,7 @@ use super::runs::{Beginning, Found, Name, Runs};
 use super::seat::{Role, Seat};
 use super::spec::About;
 use super::state::{Cause, Effect, Event, State, next};
-use super::stdin::{self, Opened, Stdins, Told};
+use super::stdin::{self, Opened, Stdins, Told, Why};
 use super::{Handle, View, ended, ended_in, lease, outcome, release};
 use crate::clock;
 use crate::error::Error;
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     /// How a run ended, once it has.
     Over {
         run: u64,
+        /// What messages call it.
+        subject: String,
         reply: oneshot::Sender<Result<Arc<Over>, Error>>,
     },
     Find {
@@ -365,12 +367,16 @@ impl Actor {
                 Ok(())
             }
             Command::Cancel { run } => self.cancel(run),
-            Command::Over { run, reply } => self.on_over(run, reply),
+            Command::Over { run, subject, reply } => self.on_over(run, &subject, reply),
             Command::Find { name, reply } => answered(reply, self.runs.find(&name)),
             Command::List { reply } => answered(reply, self.runs.list()),
             Command::Replay { replay, ticket, reply } => self.on_replay(replay, ticket, reply),
             Command::Unwait { ticket } => {
                 self.asked.leave(ticket).map_or(Ok(()), |frame| self.link.send(&frame))
+            }
+            Command::Stdin { run, told, .. } if self.runs.unfinished(run).is_none() => {
+                told.refuse(Why::HasEnded);
+                Ok(())
             }
             Command::Stdin { run, data, end, told } => {
                 self.stdins.push(run, data, end, Some(told));
@@ -658,6 +664,7 @@ impl Actor {
     fn on_over(
         &mut self,
         id: u64,
+        subject: &str,
         reply: oneshot::Sender<Result<Arc<Over>, Error>>,
     ) -> Result<(), LinkFault> {
         if let Some(run) = self.runs.unfinished(id) {
@@ -666,7 +673,8 @@ impl Actor {
             return Ok(());
         }
         let over = self.runs.get(id).and_then(|run| run.over.clone());
-        answered(reply, over.ok_or_else(|| Error::Conflict("the run is not kept any more".into())))
+        let gone = || Error::Conflict(format!("{subject} is not kept any more"));
+        answered(reply, over.ok_or_else(gone))
     }
 
     fn on_replay(
@@ -1020,7 +1028,7 @@ impl Actor {
             Command::Program { reply, .. } => drop(reply.send(Err(error))),
             Command::Over { reply, .. } => drop(reply.send(Err(error))),
             Command::Replay { reply, .. } => drop(reply.send(Err(error))),
-            Command::Stdin { told, .. } => drop(told.send(Err(error))),
+            Command::Stdin { told, .. } => told.tell(Err(error)),
             Command::File { reply, .. } => drop(reply.send(Err(error))),
             // Who gets no answer looks why.
             Command::Find { .. }

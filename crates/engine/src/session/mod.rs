@@ -54,7 +54,7 @@ pub(crate) use runs::{Found, Name};
 pub(crate) use seat::{Role, Seat};
 pub(crate) use spec::{About, Change, Spec};
 pub(crate) use state::{Cause, State};
-pub(crate) use stdin::End as StdinEnd;
+pub(crate) use stdin::{End as StdinEnd, Told as StdinTold};
 pub(crate) use user::run_user;
 
 use crate::clock::{self, BootTime};
@@ -152,18 +152,20 @@ impl Handle {
         self.ask(Command::List { reply }, found).await
     }
 
+    /// `subject` is what messages call the run.
     pub(crate) fn ask_over(
         &self,
         run: u64,
+        subject: String,
     ) -> Result<oneshot::Receiver<Result<Arc<Over>, Error>>, Error> {
         let (reply, over) = oneshot::channel();
-        self.tell(Command::Over { run, reply })?;
+        self.tell(Command::Over { run, subject, reply })?;
         Ok(over)
     }
 
     /// Waits for the end of a run.
-    pub(crate) async fn over(&self, run: u64) -> Result<Arc<Over>, Error> {
-        self.ask_over(run)?.await.map_err(|_gone| self.gone())?
+    pub(crate) async fn over(&self, run: u64, subject: String) -> Result<Arc<Over>, Error> {
+        self.ask_over(run, subject)?.await.map_err(|_gone| self.gone())?
     }
 
     /// Why a call finds no living session here, if it doesn't.

@@ -151,6 +151,15 @@ impl Note {
         decoded(bytes)
     }
 
+    /// What messages call it.
+    pub(crate) fn subject(&self) -> String {
+        match &self.what {
+            What::Exec(exec) => format!("exec {}", exec.id),
+            What::Process(process) => format!("process {}", process.id),
+            What::Restart => "the restart of the shell".into(),
+        }
+    }
+
     pub(crate) fn exec(&self) -> Option<&ExecNote> {
         if let What::Exec(note) = &self.what { Some(note) } else { None }
     }

@@ -9,6 +9,7 @@
 //! Invariants: no I/O; what it holds is bounded by the protocol's limits, whatever init says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 use sandkasten_protocol::{
@@ -34,6 +35,16 @@ const KEPT_SLACK: usize = 256;
 pub(crate) enum Name {
     Exec(ExecId),
     Process(ProcessId),
+}
+
+/// What messages call it, as [`Note::subject`].
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exec(id) => write!(f, "exec {id}"),
+            Self::Process(id) => write!(f, "process {id}"),
+        }
+    }
 }
 
 impl Name {

@@ -11,7 +11,37 @@ use super::link::LinkFault;
 use crate::error::Error;
 
 /// Who is told that there was room for all of it, or why not.
-pub(super) type Told = oneshot::Sender<Result<(), Error>>;
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// What messages call the run.
+    pub(crate) subject: String,
+    pub(crate) to: oneshot::Sender<Result<(), Error>>,
+}
+
+impl Told {
+    /// One who has gone needs no word.
+    pub(super) fn tell(self, done: Result<(), Error>) {
+        drop(self.to.send(done));
+    }
+
+    pub(super) fn refuse(self, why: Why) {
+        let subject = &self.subject;
+        let text = match why {
+            Why::IsClosed => format!("the stdin of {subject} is closed"),
+            Why::HasNone => format!("{subject} takes no stdin"),
+            Why::HasEnded => format!("{subject} has ended"),
+        };
+        self.tell(Err(Error::Conflict(text)));
+    }
+}
+
+/// Why a run gets no more of a stdin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    IsClosed,
+    HasNone,
+    HasEnded,
+}
 
 /// The stdin of all runs that have one.
 #[derive(Debug, Default)]
@@ -76,17 +106,17 @@ impl Stdins {
 
     /// More of it. Nothing may come behind the last.
     pub(super) fn push(&mut self, run: u64, data: Bytes, end: End, told: Option<Told>) {
-        let error = match self.flows.get_mut(&run) {
+        let why = match self.flows.get_mut(&run) {
             Some(flow) if !flow.is_closed => {
                 flow.is_closed = end == End::OfFile;
                 flow.waiting.push_back(Waiting { data, is_last: flow.is_closed, told });
                 return;
             }
-            Some(_) => Error::Conflict("its stdin is closed".into()),
-            None => Error::Conflict("it takes no stdin, or has ended".into()),
+            Some(_) => Why::IsClosed,
+            None => Why::HasNone,
         };
         if let Some(told) = told {
-            drop(told.send(Err(error)));
+            told.refuse(why);
         }
     }
 
@@ -131,7 +161,7 @@ impl Stdins {
     pub(super) fn close(&mut self, run: u64) {
         let Some(flow) = self.flows.remove(&run) else { return };
         for told in flow.waiting.into_iter().filter_map(|waiting| waiting.told) {
-            drop(told.send(Err(Error::Conflict("it has ended".into()))));
+            told.refuse(Why::HasEnded);
         }
     }
 
@@ -139,7 +169,7 @@ impl Stdins {
     pub(super) fn refuse_all(&mut self, why: impl Fn() -> Error) {
         for flow in std::mem::take(&mut self.flows).into_values() {
             for told in flow.waiting.into_iter().filter_map(|waiting| waiting.told) {
-                drop(told.send(Err(why())));
+                told.tell(Err(why()));
             }
         }
     }
@@ -174,7 +204,7 @@ impl Flow {
         let is_whole = next.data.is_empty();
         let is_last = is_whole && next.is_last;
         if is_whole && let Some(told) = self.waiting.pop_front().and_then(|whole| whole.told) {
-            drop(told.send(Ok(())));
+            told.tell(Ok(()));
         }
         Some(ToInit::Stdin { run, data: data.to_vec(), is_last })
     }
@@ -183,6 +213,11 @@ impl Flow {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    fn told() -> (Told, oneshot::Receiver<Result<(), Error>>) {
+        let (to, heard) = oneshot::channel();
+        (Told { subject: "exec e1".into(), to }, heard)
+    }
 
     fn next(stdins: &mut Stdins) -> Option<(u64, usize, bool)> {
         match stdins.next_frame() {
@@ -197,7 +232,7 @@ mod test {
         let mut stdins = Stdins::default();
         stdins.open(1, Opened::InPieces);
         stdins.push(1, vec![1; DATA_BYTES_MAX + 5].into(), End::NotYet, None);
-        let (told, mut heard) = oneshot::channel();
+        let (told, mut heard) = self::told();
         stdins.push(1, Bytes::new(), End::OfFile, Some(told));
         assert_eq!(next(&mut stdins), Some((1, DATA_BYTES_MAX, false)));
         assert_eq!(next(&mut stdins), Some((1, 5, false)));
@@ -205,10 +240,11 @@ mod test {
         assert_eq!(next(&mut stdins), Some((1, 0, true)));
         assert!(heard.try_recv().unwrap().is_ok());
         assert_eq!(next(&mut stdins), None);
-        for run in [1, 2] {
-            let (told, mut heard) = oneshot::channel();
+        for (run, why) in [(1, "the stdin of exec e1 is closed"), (2, "exec e1 takes no stdin")] {
+            let (told, mut heard) = self::told();
             stdins.push(run, Bytes::new(), End::NotYet, Some(told));
-            assert!(matches!(heard.try_recv().unwrap(), Err(Error::Conflict(_))));
+            let Err(Error::Conflict(text)) = heard.try_recv().unwrap() else { panic!("{why}") };
+            assert_eq!(text, why);
         }
     }
 
