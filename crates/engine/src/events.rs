@@ -79,14 +79,6 @@ impl Engine {
         Ok(found.iter().filter_map(|found| Some((found.run, status(found)?))).collect())
     }
 
-    /// The same without the numbers.
-    ///
-    /// # Errors
-    /// [`Error::SessionNotFound`], [`Error::Ended`].
-    pub async fn execs(&self, id: &SessionId) -> Result<Vec<ExecStatus>, Error> {
-        Ok(self.list_execs(id).await?.into_iter().map(|(_, status)| status).collect())
-    }
-
     /// One command, with its output once it is over.
     ///
     /// # Errors

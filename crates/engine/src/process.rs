@@ -277,14 +277,6 @@ impl Engine {
         Ok(found.iter().filter_map(|found| Some((found.run, status(found)?))).collect())
     }
 
-    /// The same without the numbers.
-    ///
-    /// # Errors
-    /// [`Error::SessionNotFound`], [`Error::Ended`].
-    pub async fn processes(&self, id: &SessionId) -> Result<Vec<ProcessStatus>, Error> {
-        Ok(self.list_processes(id).await?.into_iter().map(|(_, status)| status).collect())
-    }
-
     /// One process.
     ///
     /// # Errors

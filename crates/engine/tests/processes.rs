@@ -245,7 +245,7 @@ fn many_run_at_once_and_streams_are_kept_to_64_mib() {
         for n in 0..20 {
             all.push(begin(&lab, id, shell(&format!("sleep 0.2; echo {n}"))).await);
         }
-        assert_eq!(lab.engine.processes(id).await.unwrap().len(), 20);
+        assert_eq!(lab.engine.list_processes(id).await.unwrap().len(), 20);
         for (n, process) in all.iter().enumerate() {
             assert_eq!(followed(&lab, id, process).await.0, format!("{n}\n"));
         }

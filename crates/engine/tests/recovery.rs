@@ -98,10 +98,10 @@ fn a_command_outlives_its_daemon_and_is_told_the_same() {
                 (7, ExitReason::ShellExited)
             );
             assert_eq!(answer.output.output.unwrap().lines().count(), 9);
-            let before = lab.engine.execs(&id).await.unwrap();
+            let before = lab.engine.list_execs(&id).await.unwrap();
             lab.engine.stop().await;
             let lab = start(dir).await;
-            assert_eq!(lab.engine.execs(&id).await.unwrap(), before);
+            assert_eq!(lab.engine.list_execs(&id).await.unwrap(), before);
             assert_eq!(lab.events(&id, &mine, from(0)).await, all);
             assert_eq!(lab.output(&id, "echo on").await, "on\n");
             lab.end().await;

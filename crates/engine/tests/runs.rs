@@ -104,7 +104,7 @@ fn the_same_command_under_one_id_runs_once() {
         assert_eq!(same.unwrap(), answer);
         // Forgotten, it is another command.
         fake.send(&FromInit::Forgotten { run: 1 }).await;
-        while !lab.engine.execs(&id).await.unwrap().is_empty() {}
+        while !lab.engine.list_execs(&id).await.unwrap().is_empty() {}
         drop(lab.engine.exec(&id, request("take", Some("mine"))).await.unwrap());
         assert_eq!(fake.begin().await.0.id, 2);
         lab
@@ -150,8 +150,8 @@ fn what_is_kept_goes_on_without_its_caller() {
         cancelled.unwrap();
         lab.engine.cancel_exec(&id, &exec).await.unwrap();
         fake.is_left_alone().await;
-        let list = lab.engine.execs(&id).await.unwrap();
-        let ended: Vec<_> = list.iter().map(|one| (one.status, one.exit_reason)).collect();
+        let list = lab.engine.list_execs(&id).await.unwrap();
+        let ended: Vec<_> = list.iter().map(|(_, one)| (one.status, one.exit_reason)).collect();
         let want = [ExitReason::Exited, ExitReason::Cancelled];
         assert_eq!(ended, want.map(|reason| (RunStatus::Finished, Some(reason))));
         lab
@@ -240,7 +240,7 @@ fn a_reader_that_leaves_is_not_waited_for() {
         assert_eq!(fake.next().await, ToInit::Unwait { tag: asked.tag });
         let part = Some(Part { items: Vec::new(), then: Then::Quiet });
         fake.send(&FromInit::Replayed { tag: asked.tag, part }).await;
-        assert!(lab.engine.execs(&id).await.is_ok());
+        assert!(lab.engine.list_execs(&id).await.is_ok());
         lab
     });
 }
@@ -309,7 +309,7 @@ fn stdin_of_any_length_goes_as_init_takes_it() {
 #[test]
 fn a_later_engine_knows_what_ran_and_says_the_same() {
     let (kept, verdict) = (std::cell::RefCell::new(None), std::cell::RefCell::new(None));
-    let before: std::cell::RefCell<Vec<ExecStatus>> = std::cell::RefCell::default();
+    let before: std::cell::RefCell<Vec<(u64, ExecStatus)>> = std::cell::RefCell::default();
     with_fakes(
         |place| {
             let (kept, verdict, before) = (&kept, &verdict, &before);
@@ -325,7 +325,7 @@ fn a_later_engine_knows_what_ran_and_says_the_same() {
                 fake.send(&FromInit::End { run: 1, end: end.clone() }).await;
                 let ToInit::Settle { note, .. } = fake.next().await else { panic!() };
                 handle.finish().await.unwrap();
-                before.replace(lab.engine.execs(&id).await.unwrap());
+                before.replace(lab.engine.list_execs(&id).await.unwrap());
                 *kept.borrow_mut() = Some((run.note, other.note, end));
                 *verdict.borrow_mut() = Some(note);
                 lab.engine.stop().await;
@@ -346,7 +346,7 @@ fn a_later_engine_knows_what_ran_and_says_the_same() {
             }
         },
         async |lab, id, mut fake| {
-            assert_eq!(lab.engine.execs(&id).await.unwrap(), before.take());
+            assert_eq!(lab.engine.list_execs(&id).await.unwrap(), before.take());
             assert_eq!(lab.engine.counts().execs_queued, 1);
             // It ended while no engine was there to say how; this one does.
             fake.send(&FromInit::Begun { run: 2, begun: begun(None) }).await;
@@ -378,7 +378,7 @@ fn a_shell_is_restarted_in_its_turn() {
         };
         let (done, ()) = tokio::join!(lab.engine.restart_shell(&id, request), act);
         assert_eq!(done.unwrap().cwd, "/tmp");
-        assert!(lab.engine.execs(&id).await.unwrap().is_empty());
+        assert!(lab.engine.list_execs(&id).await.unwrap().is_empty());
         lab
     });
 }

@@ -381,7 +381,7 @@ fn an_exec_id_never_runs_twice() {
         assert_eq!((status.status, status.exit_code), (RunStatus::Finished, Some(0)));
         assert_eq!(status.output, answer.output);
         assert_eq!((status.cmd.as_str(), status.cmd_bytes), ("echo $((n += 1))", 16));
-        assert_eq!(lab.engine.execs(&session.id).await.unwrap().len(), 2);
+        assert_eq!(lab.engine.list_execs(&session.id).await.unwrap().len(), 2);
         lab
     });
 }

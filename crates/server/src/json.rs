@@ -72,8 +72,10 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         }
         // What is said of a field begins with a verb; what is said of a name in it stands before it.
         let message = match text.strip_prefix("unknown ") {
-            Some(name) => match name.split_once("; ") {
-                Some((name, hint)) => format!("unknown {name} in `{field}`; {hint}"),
+            Some(name) => match name.rsplit_once("; did you mean ") {
+                Some((name, hint)) => {
+                    format!("unknown {name} in `{field}`; did you mean {hint}")
+                }
                 None => format!("unknown {name} in `{field}`"),
             },
             None if text.starts_with("must ") => format!("`{field}` {text}"),
@@ -252,6 +254,9 @@ mod test {
             ),
             (r#"{"colour":{"a":[1]}}"#, "unknown field `colour`"),
             (r#"{"ttl":5}"#, "unknown field `ttl`; did you mean `ttl_seconds`?"),
+            (r#"{"a at line b":5}"#, "unknown field `a at line b`"),
+            (r#"{"limits":{"a; b":5}}"#, "unknown field `a; b` in `limits`"),
+            (r#"{"name":["a at line 1 column 2"]}"#, "`name` must be a string, not an array"),
             (
                 r#"{"network":{"mod":"none"}}"#,
                 "unknown field `mod` in `network`; did you mean `mode`?",

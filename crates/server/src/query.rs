@@ -1,7 +1,7 @@
 //! Query strings. Each route has the names that the OpenAPI document gives it; another one is an error, and
 //! so is one that stands there twice (but for `label`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -31,7 +31,7 @@ impl<S: Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    fn of(uri: &Uri) -> Result<Self, ApiError> {
+    pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri);
         pairs
             .map(|query| Self(query.0))
@@ -166,6 +166,11 @@ impl Query {
             }
         }
     }
+}
+
+/// Whether something has all of the labels that are asked for.
+pub(crate) fn has_all(labels: &BTreeMap<String, String>, asked: &[(String, String)]) -> bool {
+    asked.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// The names that the query of each route may have, from the one place that has them: the document.

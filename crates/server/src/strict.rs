@@ -64,7 +64,8 @@ impl fmt::Display for Way {
 /// What serde says, in the words of somebody who sends JSON: no position, no type of Rust.
 pub(crate) fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let text = text.strip_suffix(&place).unwrap_or(&text);
     let wrong = ["invalid type: ", "invalid value: ", "invalid length: "];
     let Some(rest) = wrong.iter().find_map(|begin| text.strip_prefix(begin)) else {
         return text.to_owned();

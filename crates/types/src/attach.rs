@@ -14,7 +14,7 @@ pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
 
 /// What a client may ask for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum AttachOrder {
     /// Another size of the PTY.

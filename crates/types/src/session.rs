@@ -37,6 +37,9 @@ pub struct CreateSession {
     pub limits: Option<Limits>,
     /// Only `stateful` in this version.
     pub exec_mode: Option<String>,
+    /// `strict` or `mvp`; not in this version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp: Option<String>,
 }
 
 /// `PATCH /v1/sessions/{id}`. What is absent stays as it is.

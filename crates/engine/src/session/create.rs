@@ -503,6 +503,9 @@ impl Ready {
 
 /// The directory that was asked for can't be made, or not entered, by the session's user.
 fn bad_cwd(cwd: &str, fault: protocol::FileFault) -> Error {
+    if fault == protocol::FileFault::NoSpace {
+        return Error::NoSpace(format!("no space left to make `cwd`: {}", shortened(cwd)));
+    }
     let error = super::files::error(fault, shortened(cwd));
     Error::InvalidRequest(format!("`cwd` can't be entered: {error}"))
 }

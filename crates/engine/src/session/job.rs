@@ -364,7 +364,7 @@ mod test {
     #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut ExecRequest);
-        let cases: [(&str, Change); 13] = [
+        let cases: [(&str, Change); 14] = [
             ("stdin_open", |r| (r.stdin, r.stdin_open) = (Some("x".into()), Some(true))),
             ("NUL", |r| r.cmd = "a\0b".into()),
             ("timeout_ms", |r| r.timeout_ms = Some(0)),
@@ -375,6 +375,7 @@ mod test {
             ("`exec_id`", |r| r.exec_id = Some("a/b".into())),
             ("encoding", |r| r.encoding = Some("hex".into())),
             ("user", |r| r.user = Some("a:b".into())),
+            ("`cwd` is empty", |r| r.cwd = Some(String::new())),
             ("on_disconnect", |r| r.on_disconnect = Some("kill".into())),
             ("stdin", |r| {
                 r.stdin = Some("?".into());

@@ -15,7 +15,7 @@ use super::job::{encoding_of, on_leave};
 use super::note::{
     Counted, Encoding, Given, Note, OnLeave, ProcessNote, What, noted_argv, noted_cwd, noted_user,
 };
-use super::request::{check_directory, is_identifier, shortened};
+use super::request::{check_directory, check_variable, shortened};
 use super::seat::Seat;
 use super::spec::BoxUser;
 use super::stdin::End;
@@ -115,7 +115,6 @@ pub(crate) fn check(request: StartProcess, own: &BoxUser) -> Result<Program, Err
     let argv = arguments(argv, cmd)?;
     let env = env.unwrap_or_default();
     check_bytes(&argv, &env)?;
-    let cwd = cwd.filter(|cwd| !cwd.is_empty());
     if let Some(cwd) = &cwd {
         check_directory(cwd)?;
     }
@@ -162,47 +161,26 @@ fn arguments(argv: Option<Vec<String>>, cmd: Option<String>) -> Result<Vec<Strin
 /// longer than the API's limit.
 fn check_bytes(argv: &[String], env: &BTreeMap<String, String>) -> Result<(), Error> {
     let mut total = 0;
-    let mut add = |what: &str, bytes: usize, has_nul: Nul| {
-        if has_nul == Nul::Yes {
-            return invalid(format!("`{what}` has a NUL"));
+    for arg in argv {
+        if arg.contains('\0') {
+            return invalid("`argv` has a NUL");
         }
-        if bytes > ENV_STRING_BYTES_MAX {
+        if arg.len() > ENV_STRING_BYTES_MAX {
             return invalid(format!(
-                "one string of `{what}` is {bytes} bytes; the limit is {ENV_STRING_BYTES_MAX}"
+                "one string of `argv` is {} bytes; the limit is {ENV_STRING_BYTES_MAX}",
+                arg.len()
             ));
         }
-        total += bytes + 1;
-        Ok(())
-    };
-    for arg in argv {
-        add("argv", arg.len(), Nul::of(arg))?;
+        total += arg.len() + 1;
     }
     for (name, value) in env {
-        if !is_identifier(name) {
-            return invalid(format!(
-                "`env` has the name `{}`; names are letters, digits and `_`, no digit first",
-                shortened(name)
-            ));
-        }
-        add("env", name.len() + 1 + value.len(), Nul::of(value))?;
+        total += check_variable("env", name, value)? + 1;
     }
     if total > PROCESS_ARGS_BYTES_MAX {
         let (bytes, limit) = (total as u64, PROCESS_ARGS_BYTES_MAX as u64);
         return Err(Error::TooLarge { what: "argv and env".into(), bytes, limit });
     }
     Ok(())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nul {
-    Yes,
-    No,
-}
-
-impl Nul {
-    fn of(text: &str) -> Self {
-        if text.contains('\0') { Self::Yes } else { Self::No }
-    }
 }
 
 fn input(stdin: Option<ProcessStdin>, tty: Option<Window>) -> Result<Option<(Bytes, End)>, Error> {
@@ -322,7 +300,7 @@ mod test {
     #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut StartProcess);
-        let cases: [(&str, Change); 15] = [
+        let cases: [(&str, Change); 17] = [
             ("argv", |r| r.argv = None),
             ("argv", |r| r.argv = Some(Vec::new())),
             ("argv", |r| r.argv = Some(vec![String::new()])),
@@ -331,7 +309,9 @@ mod test {
             ("limit", |r| r.argv = Some(vec!["a".repeat(200_000)])),
             ("limit", |r| r.argv = Some(vec!["a".repeat(100_000); 22])),
             ("env", |r| r.env = Some([("A-B".to_owned(), String::new())].into())),
+            ("`env.A` has a NUL", |r| r.env = Some([("A".to_owned(), "\0".to_owned())].into())),
             ("cwd", |r| r.cwd = Some("/a\0".into())),
+            ("`cwd` is empty", |r| r.cwd = Some(String::new())),
             ("user", |r| r.user = Some("a:b".into())),
             ("stdin", |r| r.stdin = Some(ProcessStdin::Mode("pipe".into()))),
             ("tty.rows", |r| r.tty = Some(Tty { rows: 0, cols: 80 })),

@@ -39,6 +39,7 @@ pub(crate) fn check(
         network,
         limits,
         exec_mode,
+        seccomp,
     } = request;
     let name_of_image = image_name(image, config)?;
     // Clients of version 0.3.0 send 0 for none.
@@ -49,6 +50,7 @@ pub(crate) fn check(
     let workspace = workspace(workspace_id, config)?;
     check_network(network)?;
     check_exec_mode(exec_mode.as_deref())?;
+    check_seccomp(seccomp.as_deref())?;
     let limits = session_limits(limits.unwrap_or_default(), config)?;
     let name = session_name(name)?;
     let env = environment(env.unwrap_or_default())?;
@@ -163,6 +165,16 @@ fn check_exec_mode(mode: Option<&str>) -> Result<(), Error> {
     }
 }
 
+fn check_seccomp(profile: Option<&str>) -> Result<(), Error> {
+    match profile {
+        None => Ok(()),
+        Some("strict" | "mvp") => invalid("`seccomp` is not available in this version"),
+        Some(other) => {
+            invalid(format!("`seccomp` is `{}`; it must be `strict` or `mvp`", shortened(other)))
+        }
+    }
+}
+
 /// [`Limits`] with nothing left open.
 struct SessionLimits {
     cpu: f64,
@@ -236,23 +248,7 @@ pub(super) fn check_variables(field: &str, env: &BTreeMap<String, String>) -> Re
     }
     let mut bytes = 0;
     for (name, value) in env {
-        if !is_identifier(name) {
-            return invalid(format!(
-                "`{field}` has the name `{}`; names are letters, digits and `_`, no digit first",
-                shortened(name)
-            ));
-        }
-        if value.contains('\0') {
-            return invalid(format!("`{field}.{}` has a NUL", shortened(name)));
-        }
-        let length = name.len() + 1 + value.len();
-        if length > ENV_STRING_BYTES_MAX {
-            return invalid(format!(
-                "`{field}.{}` is {length} bytes with its name; the limit is {ENV_STRING_BYTES_MAX}",
-                shortened(name)
-            ));
-        }
-        bytes += length;
+        bytes += check_variable(field, name, value)?;
     }
     if bytes > limits::ENV_BYTES_MAX {
         return invalid(format!(
@@ -263,7 +259,28 @@ pub(super) fn check_variables(field: &str, env: &BTreeMap<String, String>) -> Re
     Ok(())
 }
 
-pub(super) fn is_identifier(name: &str) -> bool {
+/// The rule for one variable. Gives its length in bytes with its name and `=`.
+pub(super) fn check_variable(field: &str, name: &str, value: &str) -> Result<usize, Error> {
+    if !is_identifier(name) {
+        return invalid(format!(
+            "`{field}` has the name `{}`; names are letters, digits and `_`, no digit first",
+            shortened(name)
+        ));
+    }
+    if value.contains('\0') {
+        return invalid(format!("`{field}.{}` has a NUL", shortened(name)));
+    }
+    let length = name.len() + 1 + value.len();
+    if length > ENV_STRING_BYTES_MAX {
+        return invalid(format!(
+            "`{field}.{}` is {length} bytes with its name; the limit is {ENV_STRING_BYTES_MAX}",
+            shortened(name)
+        ));
+    }
+    Ok(length)
+}
+
+fn is_identifier(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -296,11 +313,11 @@ pub(crate) fn check_labels(
 }
 
 fn directory(cwd: Option<String>) -> Result<String, Error> {
-    let Some(cwd) = cwd.filter(|cwd| !cwd.is_empty()) else { return Ok("/workspace".into()) };
+    let Some(cwd) = cwd else { return Ok("/workspace".into()) };
+    check_directory(&cwd)?;
     if !cwd.starts_with('/') {
         return invalid("`cwd` must be absolute");
     }
-    check_directory(&cwd)?;
     Ok(cwd)
 }
 
@@ -419,7 +436,7 @@ mod test {
     #[test]
     fn bad_fields_are_refused_by_name() {
         type Change = fn(&mut CreateSession);
-        let cases: [(&str, Change); 16] = [
+        let cases: [(&str, Change); 19] = [
             ("ttl_seconds", |r| r.ttl_seconds = Some(-1)),
             ("ttl_seconds", |r| r.ttl_seconds = Some(86_401)),
             ("image", |r| r.image = Some("../x".into())),
@@ -445,6 +462,9 @@ mod test {
             ("env.A", |r| r.env = Some(BTreeMap::from([("A".into(), "\0".into())]))),
             ("env.A", |r| r.env = Some(BTreeMap::from([("A".into(), "x".repeat(140_000))]))),
             ("cwd", |r| r.cwd = Some("relative".into())),
+            ("`cwd` is empty", |r| r.cwd = Some(String::new())),
+            ("`seccomp` is not available in this version", |r| r.seccomp = Some("mvp".into())),
+            ("`seccomp` is `off`", |r| r.seccomp = Some("off".into())),
             ("user", |r| r.user = Some("nobody".into())),
             ("exec_mode", |r| r.exec_mode = Some("stateless".into())),
         ];

@@ -147,7 +147,7 @@ impl Attached {
 
     async fn order(&self, text: &str, stdin: &mpsc::UnboundedSender<Fed>) -> Result<(), ApiError> {
         let (engine, session, process) = (&self.app.engine, &self.session, &self.process);
-        match order(json::parse(text.as_bytes())?)? {
+        match asked(text)? {
             AttachOrder::Resize(window) => {
                 engine.resize_process(session, process, window).await?;
             }
@@ -200,37 +200,44 @@ struct Fields {
 }
 
 /// What a client's text asks for. A field that another type has is none of this one.
-fn order(fields: Fields) -> Result<AttachOrder, ApiError> {
-    let Fields { r#type, rows, cols, signal, group } = fields;
+fn asked(text: &str) -> Result<AttachOrder, ApiError> {
+    let Fields { r#type, rows, cols, signal, group } = json::parse(text.as_bytes())?;
     let missing = |name: &str| ApiError::invalid(format!("missing field `{name}`"));
     let kind = r#type.ok_or_else(|| missing("type"))?;
-    let (sizes, signals) = (rows.is_some() || cols.is_some(), signal.is_some() || group.is_some());
-    let has_others = match kind.as_str() {
-        "resize" => signals,
-        "signal" => sizes,
-        "eof" => sizes || signals,
+    let given = [
+        ("rows", rows.is_some()),
+        ("cols", cols.is_some()),
+        ("signal", signal.is_some()),
+        ("group", group.is_some()),
+    ];
+    let only = |own: &[&str]| match given.iter().find(|(name, is)| *is && !own.contains(name)) {
+        Some((name, _)) => {
+            Err(ApiError::invalid(format!("unknown field `{name}` where `type` is `{kind}`")))
+        }
+        None => Ok(()),
+    };
+    match kind.as_str() {
+        "resize" => {
+            only(&["rows", "cols"])?;
+            Ok(AttachOrder::Resize(Tty {
+                rows: rows.ok_or_else(|| missing("rows"))?,
+                cols: cols.ok_or_else(|| missing("cols"))?,
+            }))
+        }
+        "signal" => {
+            only(&["signal", "group"])?;
+            let signal = signal.ok_or_else(|| missing("signal"))?;
+            Ok(AttachOrder::Signal(SignalProcess { signal, group }))
+        }
+        "eof" => only(&[]).map(|()| AttachOrder::Eof),
         other => {
             let other: String = other.chars().take(80).collect();
-            return Err(ApiError::invalid(format!(
+            Err(ApiError::invalid(format!(
                 "`type` is `{}`; it must be `resize`, `signal` or `eof`",
                 other.escape_debug()
-            )));
+            )))
         }
-    };
-    if has_others {
-        return Err(ApiError::invalid(format!("a field of another `type` stands in `{kind}`")));
     }
-    Ok(match kind.as_str() {
-        "resize" => AttachOrder::Resize(Tty {
-            rows: rows.ok_or_else(|| missing("rows"))?,
-            cols: cols.ok_or_else(|| missing("cols"))?,
-        }),
-        "signal" => {
-            let signal = signal.ok_or_else(|| missing("signal"))?;
-            AttachOrder::Signal(SignalProcess { signal, group })
-        }
-        _ => AttachOrder::Eof,
-    })
 }
 
 /// What waits for the process.
@@ -445,24 +452,32 @@ mod test {
 
     #[test]
     fn orders_are_read_by_their_type() {
-        let order = |text: &str| json::parse::<AttachOrder>(text.as_bytes()).ok();
-        assert_eq!(order(r#"{"type":"eof"}"#), Some(AttachOrder::Eof));
-        assert!(matches!(
-            order(r#"{"type":"signal","signal":"INT"}"#),
-            Some(AttachOrder::Signal(_))
-        ));
+        let order = |text: &str| asked(text).map_err(|error| error.message);
+        assert_eq!(order(r#"{"type":"eof"}"#), Ok(AttachOrder::Eof));
+        assert!(matches!(order(r#"{"type":"signal","signal":"INT"}"#), Ok(AttachOrder::Signal(_))));
         assert!(matches!(
             order(r#"{"rows":2,"cols":3,"type":"resize"}"#),
-            Some(AttachOrder::Resize(_))
+            Ok(AttachOrder::Resize(_))
         ));
-        for bad in [
-            "",
-            "eof",
-            r#"{"type":"exit"}"#,
-            r#"{"type":"resize","rows":1}"#,
-            r#"{"type":"eof","type":"eof"}"#,
+        for (bad, told) in [
+            (r#"{}"#, "missing field `type`"),
+            (r#"{"type":"exit"}"#, "`type` is `exit`; it must be `resize`, `signal` or `eof`"),
+            (r#"{"type":"resize","rows":1}"#, "missing field `cols`"),
+            (
+                r#"{"type":"resize","rows":1,"cols":1,"group":true}"#,
+                "unknown field `group` where `type` is `resize`",
+            ),
+            (
+                r#"{"type":"signal","signal":1,"cols":1}"#,
+                "unknown field `cols` where `type` is `signal`",
+            ),
+            (r#"{"type":"eof","signal":1}"#, "unknown field `signal` where `type` is `eof`"),
+            (r#"{"type":"eof","row":1}"#, "unknown field `row`; did you mean `rows`?"),
         ] {
-            assert_eq!(order(bad), None, "{bad}");
+            assert_eq!(order(bad), Err(told.into()), "{bad}");
+        }
+        for bad in ["", "eof", r#"{"type":"eof","type":"eof"}"#] {
+            assert!(order(bad).is_err(), "{bad}");
         }
     }
 }

@@ -8,11 +8,12 @@ use sandkasten_types::session::Ok as Done;
 use crate::app::{Answer, App, ImagePath, ok};
 use crate::error::ApiError;
 use crate::page::Page;
-use crate::query::Query;
+use crate::query::{Query, has_all};
 
 /// The images of this daemon, by name.
 #[utoipa::path(get, path = "/v1/images", tag = "images", operation_id = "list_images",
     params(
+        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
     ),
@@ -21,8 +22,9 @@ use crate::query::Query;
         (status = "default", description = "An error", body = ErrorBody),
     ))]
 pub(crate) async fn list(State(app): State<App>, query: Query) -> Result<Answer<Images>, ApiError> {
-    let page = Page::of(&query)?;
-    let all = app.engine.list_images().await?;
+    let (labels, page) = (query.labels()?, Page::of(&query)?);
+    let mut all = app.engine.list_images().await?;
+    all.retain(|one| has_all(&one.labels, &labels));
     let (images, next_cursor) = page.cut(all, |one| one.name.clone())?;
     Ok(ok(Images { images, next_cursor }))
 }

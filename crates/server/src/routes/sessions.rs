@@ -68,10 +68,7 @@ pub(crate) async fn create(
 pub(crate) async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let status = query.word("status", &STATUSES)?.unwrap_or_default();
     let filter = SessionFilter { status, labels: query.labels()? };
-    let page = match status {
-        SessionStatus::Living => Page::of(&query)?,
-        SessionStatus::Ended | SessionStatus::Only(_) => Page::of(&query)?.or_limit(PAGE_MAX),
-    };
+    let page = page(status, &query)?;
     let limit = page.wanted().map_or(Limit::None, Limit::To);
     let sessions = app.engine.list_sessions(filter, page.after()?, limit).await?;
     let (sessions, next) = page.cut(sessions, SessionKey::of)?;
@@ -82,6 +79,16 @@ pub(crate) async fn list(State(app): State<App>, query: Query) -> Result<Respons
         response.headers_mut().insert(NEXT_CURSOR, value);
     }
     Ok(response)
+}
+
+/// Those that have not ended are as few as the daemon allows; of the others there may be any number.
+fn page(status: SessionStatus, query: &Query) -> Result<Page, ApiError> {
+    let page = Page::of(query)?;
+    Ok(match status {
+        SessionStatus::Living => page,
+        SessionStatus::Only(status) if !status.is_over() => page,
+        SessionStatus::Ended | SessionStatus::Only(_) => page.or_limit(PAGE_MAX),
+    })
 }
 
 /// Changes the lease, the labels or the name of a session. What the request does not name stays.
@@ -152,4 +159,20 @@ fn idempotency_key(
     // What is no ASCII is refused with the rest of what can't be a key.
     let text = value.to_str().unwrap_or_default();
     Ok(Some(IdempotencyKey::new(&caller.0, text)?))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn all_that_have_not_ended_are_one_page() {
+        let query = Query::of(&"/".parse().unwrap()).unwrap();
+        for (word, status) in STATUSES {
+            let wanted = page(status, &query).unwrap().wanted();
+            let is_ended = ["destroyed", "expired", "crashed", "lost", "ended"].contains(&word);
+            assert_eq!(wanted, is_ended.then_some(1001), "{word}");
+        }
+        assert_eq!(page(SessionStatus::Living, &query).unwrap().wanted(), None);
+    }
 }

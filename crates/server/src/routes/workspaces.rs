@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::json::{Json, refuse_coding};
 use crate::openapi::UploadForm;
 use crate::page::Page;
-use crate::query::Query;
+use crate::query::{Query, has_all};
 
 /// All workspaces, by id.
 #[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces", operation_id = "list_workspaces",
@@ -36,7 +36,7 @@ pub(crate) async fn list(
 ) -> Result<Answer<Workspaces>, ApiError> {
     let (labels, page) = (query.labels()?, Page::of(&query)?);
     let mut all = app.engine.workspaces().await?;
-    all.retain(|one| labels.iter().all(|(key, value)| one.labels.get(key) == Some(value)));
+    all.retain(|one| has_all(&one.labels, &labels));
     let (workspaces, next_cursor) = page.cut(all, |one| one.id.clone())?;
     Ok(ok(Workspaces { workspaces, next_cursor }))
 }

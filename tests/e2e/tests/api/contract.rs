@@ -159,6 +159,14 @@ fn a_directory_to_start_in_is_made_or_the_create_is_refused() {
     let lab = Lab::shared();
     let session = lab.session(&json!({ "image": "tiny", "cwd": "/workspace/a/b" }));
     assert_eq!(session.info()["cwd"], "/workspace/a/b");
+    let nowhere = json!({ "cmd": "true", "cwd": "" });
+    for answer in [
+        lab.try_session(&json!({ "image": "tiny", "cwd": "" })),
+        session.try_exec(&nowhere),
+        session.request("POST", "/processes").json(&nowhere).send(),
+    ] {
+        assert_eq!(answer.error(400, "INVALID_REQUEST")["message"], "`cwd` is empty");
+    }
     assert_eq!(session.run("pwd"), "/workspace/a/b\n");
     for cwd in ["/root/x", "/etc/passwd", "/nowhere/x", "/proc/1/x"] {
         let answer = lab.try_session(&json!({ "image": "tiny", "cwd": cwd }));
@@ -267,6 +275,9 @@ fn the_other_lists_have_pages_too() {
     let images = lab.client.get("/v1/images?limit=1").ok(200);
     assert_eq!(images["images"].as_array().map(Vec::len), Some(1));
     lab.client.get("/v1/images?cursor=!").error(400, "INVALID_REQUEST");
+    let labelled = lab.client.get("/v1/images?label=no-image=has-it").ok(200);
+    assert_eq!(labelled, json!({ "images": [] }));
+    lab.client.get("/v1/images?label=x").error(400, "INVALID_REQUEST");
 }
 
 #[test]
