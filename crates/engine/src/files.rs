@@ -23,8 +23,8 @@ use crate::error::FileFault;
 use crate::host::Host;
 use crate::raw::{Etag, Lease};
 use crate::session::{Command, FileReply, Handle};
-use crate::workspace::{NewFile, WorkspaceError, Workspaces, WriteOptions, sync_up};
-use crate::workspaces::{self, file_error, workspace_call};
+use crate::workspace::{Acting, NewFile, WorkspaceError, Workspaces, WriteOptions, sync_up};
+use crate::workspaces::{self, file_error, who, workspace_call};
 use sandkasten_files::identity;
 
 /// A file of so many bytes is written in one step when all of it is there.
@@ -41,7 +41,7 @@ pub enum Place {
 #[derive(Debug, Clone)]
 pub struct CreateFile {
     pub path: Vec<u8>,
-    /// In a session: whose rights it is written with. A workspace's files belong to the session user.
+    /// Whose rights it is written with.
     pub user: FileUser,
     /// Permission bits; an existing file keeps its own where absent.
     pub mode: Option<u32>,
@@ -296,10 +296,11 @@ async fn begun_in_workspace(
         let _gate = host.workspace_gate.lock().await;
         workspaces::make(host, id).await?;
     }
-    let CreateFile { path, mode, parents, expect, user: _ } = request;
+    let CreateFile { path, mode, parents, expect, user } = request;
+    let acting = Acting { id: id.clone(), who: who(user)? };
     let options = WriteOptions { mode, parents, durability: host.config.durability, expect };
-    let (id, shown) = (id.clone(), shown(&path));
-    Ok((shown, move |workspaces: &Workspaces| workspaces.create_file(&id, &path, options)))
+    let shown = shown(&path);
+    Ok((shown, move |workspaces: &Workspaces| workspaces.create_file(&acting, &path, options)))
 }
 
 /// Begins a file in a workspace, which is made where there is none.
@@ -336,13 +337,13 @@ pub(crate) async fn put_in_workspace(
 /// Reads a file of a workspace.
 pub(crate) async fn read_in_workspace(
     host: &Arc<Host>,
-    id: &WorkspaceId,
+    acting: Acting,
     path: &[u8],
     max_bytes: u64,
 ) -> Result<FileRead, Error> {
-    workspaces::must_exist(host, id).await?;
-    let (which, path_in) = (id.clone(), path.to_owned());
-    let read = move |workspaces: &Workspaces| workspaces.read_file(&which, &path_in, max_bytes);
+    workspaces::must_exist(host, &acting.id).await?;
+    let path_in = path.to_owned();
+    let read = move |workspaces: &Workspaces| workspaces.read_file(&acting, &path_in, max_bytes);
     workspace_call(host, shown(path), read).await
 }
 

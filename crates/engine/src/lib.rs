@@ -82,6 +82,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 pub use worker::Worker;
+use workspace::Acting;
 
 /// How long a delete waits for the end of a session before it answers that it is under way.
 const DELETE_WAIT: Duration = Duration::from_secs(8);
@@ -333,11 +334,14 @@ impl Engine {
                 let session = self.living(&id).await?;
                 files::read_in_session(&session, path, user, max_bytes).await
             }
-            Place::Workspace(id) => files::read_in_workspace(host, &id, path, max_bytes).await,
+            Place::Workspace(id) => {
+                let acting = Acting { id, who: workspaces::who(user)? };
+                files::read_in_workspace(host, acting, path, max_bytes).await
+            }
         }
     }
 
-    /// Starts a job on a tree of files. In a workspace it acts as the session user, whoever is named.
+    /// Starts a job on a tree of files.
     ///
     /// # Errors
     /// Those of the place; those of the job come from the worker.
@@ -350,7 +354,10 @@ impl Engine {
                 let workspace = session.spec.workspace.clone();
                 (worker::in_session(session, job, user).await?, workspace)
             }
-            Place::Workspace(id) => (worker::in_workspace(host, &id, job, user).await?, Some(id)),
+            Place::Workspace(id) => {
+                let acting = Acting { id: id.clone(), who: workspaces::who(user)? };
+                (worker::in_workspace(host, acting, job).await?, Some(id))
+            }
         };
         match workspace {
             Some(id) if changes => Ok(worker.synced(workspaces::to_sync(host, id).await?)),
@@ -403,8 +410,10 @@ impl Engine {
         &self,
         id: &WorkspaceId,
         path: &[u8],
+        user: FileUser,
     ) -> Result<Vec<DirEntry>, Error> {
-        workspaces::list_dir(&self.0.host, id, path).await
+        let acting = Acting { id: id.clone(), who: workspaces::who(user)? };
+        workspaces::list_dir(&self.0.host, acting, path).await
     }
 
     /// What happened since the daemon started.

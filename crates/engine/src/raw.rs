@@ -23,10 +23,10 @@ use tokio::sync::mpsc;
 
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
-use crate::session::{Command, Handle, run_user};
+use crate::session::{BoxUser, Command, Handle, run_user};
 use crate::worker::sync_tree;
-use crate::workspace::Workspaces;
-use crate::workspaces::{must_exist, to_sync, workspace_call};
+use crate::workspace::{Acting, Workspaces};
+use crate::workspaces::{must_exist, not_without_session, to_sync, who, workspace_call};
 use crate::{Engine, Error};
 
 /// A transfer renews its session's lease this often.
@@ -166,14 +166,12 @@ pub enum Target {
     MayBeReplaced,
 }
 
+/// The two users that every box has, by name or uid.
 fn user_without_session(name: &str) -> Result<FileUser, Error> {
-    match name {
-        "sandbox" => Ok(FileUser::Session),
-        "root" => Ok(FileUser::Root),
-        _ => {
-            let text = "`user` of a workspace's files must be `sandbox` or `root`";
-            Err(Error::InvalidRequest(text.into()))
-        }
+    match run_user(Some(name), &BoxUser::Sandbox)? {
+        RunUser::Session => Ok(FileUser::Session),
+        RunUser::Root => Ok(FileUser::Root),
+        RunUser::Named(_) => Err(not_without_session()),
     }
 }
 
@@ -231,8 +229,9 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let open = move |all: &Workspaces, id: &_| all.open_file(id, &asked);
-                let file = in_workspace(self.host(), &id, path, open).await?;
+                let open = move |all: &Workspaces, acting: &_| all.open_file(acting, &asked);
+                let file =
+                    in_workspace(self.host(), Acting { id, who: who(user)? }, path, open).await?;
                 OpenFile::new(file, shown(path), None)
             }
         }
@@ -261,8 +260,9 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let stat = move |all: &Workspaces, id: &_| all.stat(id, &asked, last);
-                let (meta, path) = in_workspace(self.host(), &id, path, stat).await?;
+                let stat = move |all: &Workspaces, acting: &_| all.stat(acting, &asked, last);
+                let (meta, path) =
+                    in_workspace(self.host(), Acting { id, who: who(user)? }, path, stat).await?;
                 Ok(described(meta, &path))
             }
         }
@@ -287,8 +287,9 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let make = move |all: &Workspaces, id: &_| all.make_dir(id, &asked, mode, parents);
-                changed_in_workspace(self.host(), &id, path, make).await
+                let make =
+                    move |all: &Workspaces, acting: &_| all.make_dir(acting, &asked, mode, parents);
+                changed_in_workspace(self.host(), Acting { id, who: who(user)? }, path, make).await
             }
         }
     }
@@ -314,8 +315,9 @@ impl Engine {
             Place::Workspace(id) => {
                 let (old, new) = (from.to_vec(), to.to_vec());
                 let rename =
-                    move |all: &Workspaces, id: &_| all.move_file(id, (&old, &new), target);
-                changed_in_workspace(self.host(), &id, from, rename).await
+                    move |all: &Workspaces, acting: &_| all.move_file(acting, (&old, &new), target);
+                changed_in_workspace(self.host(), Acting { id, who: who(user)? }, from, rename)
+                    .await
             }
         }
     }
@@ -339,8 +341,8 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let chmod = move |all: &Workspaces, id: &_| all.chmod(id, &asked, mode);
-                changed_in_workspace(self.host(), &id, path, chmod).await
+                let chmod = move |all: &Workspaces, acting: &_| all.chmod(acting, &asked, mode);
+                changed_in_workspace(self.host(), Acting { id, who: who(user)? }, path, chmod).await
             }
         }
     }
@@ -364,8 +366,10 @@ impl Engine {
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
-                let remove = move |all: &Workspaces, id: &_| all.remove_file(id, &asked, &expect);
-                changed_in_workspace(self.host(), &id, path, remove).await
+                let remove =
+                    move |all: &Workspaces, acting: &_| all.remove_file(acting, &asked, &expect);
+                changed_in_workspace(self.host(), Acting { id, who: who(user)? }, path, remove)
+                    .await
             }
         }
     }
@@ -399,14 +403,15 @@ async fn changed_in_session(
 /// As [`changed_in_session`].
 async fn changed_in_workspace(
     host: &Arc<Host>,
-    id: &WorkspaceId,
+    acting: Acting,
     path: &[u8],
-    change: impl FnOnce(&Workspaces, &WorkspaceId) -> Result<(), crate::workspace::WorkspaceError>
+    change: impl FnOnce(&Workspaces, &Acting) -> Result<(), crate::workspace::WorkspaceError>
     + Send
     + 'static,
 ) -> Result<(), Error> {
-    in_workspace(host, id, path, change).await?;
-    sync(host, id.clone()).await
+    let id = acting.id.clone();
+    in_workspace(host, acting, path, change).await?;
+    sync(host, id).await
 }
 
 async fn sync(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
@@ -418,15 +423,14 @@ async fn sync(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
 
 async fn in_workspace<T: Send + 'static>(
     host: &Arc<Host>,
-    id: &WorkspaceId,
+    acting: Acting,
     path: &[u8],
-    call: impl FnOnce(&Workspaces, &WorkspaceId) -> Result<T, crate::workspace::WorkspaceError>
+    call: impl FnOnce(&Workspaces, &Acting) -> Result<T, crate::workspace::WorkspaceError>
     + Send
     + 'static,
 ) -> Result<T, Error> {
-    must_exist(host, id).await?;
-    let id = id.clone();
-    workspace_call(host, shown(path), move |workspaces| call(workspaces, &id)).await
+    must_exist(host, &acting.id).await?;
+    workspace_call(host, shown(path), move |workspaces| call(workspaces, &acting)).await
 }
 
 /// The absolute path of what was asked for, `..` and links as they are.

@@ -16,7 +16,6 @@ use rustix::process::{Gid, Uid};
 use sandkasten_files::{Root, Socket};
 use sandkasten_protocol::work::{Item, Job, WORK_BYTES_MAX, WORK_DATA_BYTES_MAX};
 use sandkasten_protocol::{Decoder, FileDone, FileOp, FileUser, encode, id};
-use sandkasten_types::WorkspaceId;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
@@ -27,6 +26,7 @@ use crate::files::{ask, check_path, session_gone};
 use crate::host::Host;
 use crate::session::Handle;
 use crate::session::files::error;
+use crate::workspace::{Acting, Who};
 use crate::workspaces;
 
 /// A worker says something within this, or takes something of what it is sent.
@@ -285,16 +285,15 @@ pub(crate) async fn in_session(
 /// Starts a job in a workspace. One that brings files makes the workspace where there is none.
 pub(crate) async fn in_workspace(
     host: &Arc<Host>,
-    id: &WorkspaceId,
+    Acting { id, who }: Acting,
     job: Job,
-    user: FileUser,
 ) -> Result<Worker, Error> {
     if matches!(job, Job::Unpack { .. }) {
         workspaces::check_policy(host)?;
         let _gate = host.workspace_gate.lock().await;
-        workspaces::make(host, id).await?;
+        workspaces::make(host, &id).await?;
     } else {
-        workspaces::must_exist(host, id).await?;
+        workspaces::must_exist(host, &id).await?;
     }
     let permit = Arc::clone(&host.workspace_jobs).try_acquire_owned().map_err(|_none_left| {
         Error::Overloaded(format!("{WORKSPACE_JOBS_MAX} jobs on workspaces run already"))
@@ -315,7 +314,7 @@ pub(crate) async fn in_workspace(
     let worker = Worker::new(ours, path_of(&job), None)?;
     let run = move || {
         let _permit = permit;
-        run_as(user, &Root::Beneath(top), job, theirs);
+        run_as(who, &Root::Beneath(top), job, theirs);
     };
     let thread = std::thread::Builder::new().name("workspace job".into()).spawn(run);
     match thread {
@@ -325,11 +324,11 @@ pub(crate) async fn in_workspace(
 }
 
 /// The life of a thread that a job has for itself: its ids are never given back.
-fn run_as(user: FileUser, root: &Root, job: Job, socket: OwnedFd) {
-    let ids = match user {
-        FileUser::Session | FileUser::Ids { .. } => take_ids(),
-        // The box's root, whom `root` keeps in the workspace as the jail does.
-        FileUser::Root => Ok(()),
+fn run_as(who: Who, root: &Root, job: Job, socket: OwnedFd) {
+    let ids = match who {
+        Who::Sandbox => take_ids(),
+        // `root` keeps it in the workspace as the jail does.
+        Who::Root => Ok(()),
     };
     if let Err(error) = ids {
         tracing::error!(%error, "a job on a workspace can't have the ids of its user");
@@ -338,7 +337,7 @@ fn run_as(user: FileUser, root: &Root, job: Job, socket: OwnedFd) {
     sandkasten_files::run(root, job, &mut Socket::new(socket));
 }
 
-/// Makes this thread, and no other, the session user towards files. Real and saved ids stay root's, so
+/// Makes this thread, and no other, the user `sandbox` towards files. Real and saved ids stay root's, so
 /// that no process of a user with this number on the host may signal or trace the daemon. With the
 /// effective id the kernel takes the capabilities.
 fn take_ids() -> rustix::io::Result<()> {

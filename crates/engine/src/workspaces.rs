@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sandkasten_jail::fault;
+use sandkasten_protocol::FileUser;
 use sandkasten_types::files::DirEntry;
 use sandkasten_types::limits::{DISK_MB_MAX, DISK_MB_MIN};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
@@ -24,7 +25,7 @@ use crate::host::Host;
 use crate::session::check_labels;
 use crate::sizes::{self, Size};
 use crate::workspace::limit::{LimitFault, Sessions};
-use crate::workspace::{WorkspaceError, Workspaces};
+use crate::workspace::{Acting, Who, WorkspaceError, Workspaces};
 
 /// Refuses every use of workspaces where they are switched off.
 pub(crate) fn check_policy(host: &Host) -> Result<(), Error> {
@@ -329,12 +330,29 @@ async fn set_quota(host: &Arc<Host>, id: &WorkspaceId, mb: u64) -> Result<(), Er
 /// The entries of one directory.
 pub(crate) async fn list_dir(
     host: &Arc<Host>,
-    id: &WorkspaceId,
+    acting: Acting,
     path: &[u8],
 ) -> Result<Vec<DirEntry>, Error> {
-    must_exist(host, id).await?;
-    let (which, path_in) = (id.clone(), path.to_owned());
-    workspace_call(host, shown(path), move |workspaces| workspaces.list_dir(&which, &path_in)).await
+    must_exist(host, &acting.id).await?;
+    let path_in = path.to_owned();
+    let list = move |workspaces: &Workspaces| workspaces.list_dir(&acting, &path_in);
+    workspace_call(host, shown(path), list).await
+}
+
+/// Who acts in a workspace: there is no passwd that would have others than these two.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] for a user of a session.
+pub(crate) fn who(user: FileUser) -> Result<Who, Error> {
+    match user {
+        FileUser::Session => Ok(Who::Sandbox),
+        FileUser::Root => Ok(Who::Root),
+        FileUser::Ids { .. } => Err(not_without_session()),
+    }
+}
+
+pub(crate) fn not_without_session() -> Error {
+    Error::InvalidRequest("`user` of a workspace's files must be `sandbox` or `root`".into())
 }
 
 /// [`Error::WorkspaceNotFound`] where there is none.

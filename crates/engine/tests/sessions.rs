@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sandkasten_engine::{Error, EventsFrom, ExecEvent, Follow, IdempotencyKey, Place};
+use sandkasten_engine::{Error, EventsFrom, ExecEvent, FileUser, Follow, IdempotencyKey, Place};
 use sandkasten_types::exec::{ExecRequest, ExitReason, RestartShell, RunStatus};
 use sandkasten_types::session::{CreateSession, Status};
 use support::{lab, memory};
@@ -666,7 +666,7 @@ fn a_workspace_outlives_its_sessions() {
         assert_eq!(text, "kept\nmore1000\n");
         let [listed] = &lab.engine.workspaces().await.unwrap()[..] else { panic!() };
         assert_eq!((listed.session_count, listed.active_session_count), (2, 1));
-        let names = lab.engine.list_workspace_dir(&id, b"").await.unwrap();
+        let names = lab.engine.list_workspace_dir(&id, b"", FileUser::Session).await.unwrap();
         assert_eq!(names.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["d", "f"]);
         lab.engine.delete_session(&session.id).await.unwrap();
         lab.engine.delete_workspace(&id).await.unwrap();

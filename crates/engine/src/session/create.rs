@@ -539,3 +539,18 @@ async fn run<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Error::internal("a blocking task", error))?
 }
+
+#[cfg(test)]
+mod test {
+    use sandkasten_protocol::FileFault;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_finds_no_space_is_not_the_callers_fault() {
+        let error = bad_cwd("/workspace/x", FileFault::NoSpace);
+        assert!(matches!(&error, Error::NoSpace(text) if text.contains("/workspace/x")), "{error}");
+        let error = bad_cwd("/root/x", FileFault::PermissionDenied);
+        assert!(matches!(&error, Error::InvalidRequest(text) if text.contains("/root/x")));
+    }
+}

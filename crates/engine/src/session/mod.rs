@@ -52,7 +52,7 @@ pub(crate) use release::release;
 pub(crate) use request::{check as check_create, check_labels, check_update};
 pub(crate) use runs::{Found, Name};
 pub(crate) use seat::{Role, Seat};
-pub(crate) use spec::{About, Change, Spec};
+pub(crate) use spec::{About, BoxUser, Change, Spec};
 pub(crate) use state::{Cause, State};
 pub(crate) use stdin::{End as StdinEnd, Told as StdinTold};
 pub(crate) use user::run_user;

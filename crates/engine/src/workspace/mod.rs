@@ -4,7 +4,7 @@
 //! resolved by the kernel beneath the workspace's descriptor (`place`), a file is looked at before it
 //! is opened, and it is written beside and put in its place whole (`write`).
 //!
-//! Owners on disk are the box's own ids; what this API writes belongs to the session user.
+//! Owners on disk are the box's own ids; what this API makes belongs to who acts: `sandbox` or root.
 //!
 //! A workspace goes in three steps, each of which can be taken back until its row is gone:
 //! ```text
@@ -73,6 +73,22 @@ pub enum WorkspaceError {
     Gone(WorkspaceId),
     #[error("workspace: {0}")]
     Io(io::Error),
+}
+
+/// Who a call without a session acts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The user `sandbox`: modes count.
+    Sandbox,
+    /// The box's root: it may do anything in the workspace.
+    Root,
+}
+
+/// A workspace, and who acts in it.
+#[derive(Debug, Clone)]
+pub struct Acting {
+    pub id: WorkspaceId,
+    pub who: Who,
 }
 
 /// How a file is to be written.
@@ -261,11 +277,11 @@ impl Workspaces {
     /// [`FileFault`] where the path can't be written.
     pub fn create_file(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         path: &[u8],
         options: WriteOptions,
     ) -> Result<NewFile, WorkspaceError> {
-        write::begin(self.place(id)?, path, options, Arc::clone(&self.staging))
+        write::begin(self.place(acting)?, path, options, Arc::clone(&self.staging))
     }
 
     /// The first `max_bytes` of a regular file.
@@ -274,19 +290,19 @@ impl Workspaces {
     /// [`FileFault`] where it is none or can't be read.
     pub fn read_file(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         path: &[u8],
         max_bytes: u64,
     ) -> Result<FileRead, WorkspaceError> {
-        read::read(&self.place(id)?, path, max_bytes)
+        read::read(&self.place(acting)?, path, max_bytes)
     }
 
     /// Opens a regular file for reading.
     ///
     /// # Errors
     /// [`FileFault`] where it is none or can't be read.
-    pub fn open_file(&self, id: &WorkspaceId, path: &[u8]) -> Result<OwnedFd, WorkspaceError> {
-        read::open(&self.place(id)?, path)
+    pub fn open_file(&self, acting: &Acting, path: &[u8]) -> Result<OwnedFd, WorkspaceError> {
+        read::open(&self.place(acting)?, path)
     }
 
     /// Facts about what is at a path, and the path as answers have it.
@@ -295,11 +311,11 @@ impl Workspaces {
     /// [`FileFault`] where there is nothing.
     pub fn stat(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         path: &[u8],
         last: LastLink,
     ) -> Result<(Meta, Vec<u8>), WorkspaceError> {
-        names::stat(&self.place(id)?, path, last)
+        names::stat(&self.place(acting)?, path, last)
     }
 
     /// Makes a directory; where parents are made, one that is there is fine.
@@ -308,12 +324,12 @@ impl Workspaces {
     /// [`FileFault`] where it can't be made.
     pub fn make_dir(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         path: &[u8],
         mode: u32,
         parents: Parents,
     ) -> Result<(), WorkspaceError> {
-        names::make_dir(&self.place(id)?, path, mode, parents)
+        names::make_dir(&self.place(acting)?, path, mode, parents)
     }
 
     /// Gives a file or directory another name.
@@ -322,19 +338,19 @@ impl Workspaces {
     /// [`FileFault`] where it can't be moved, or something is there already.
     pub fn move_file(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         (from, to): (&[u8], &[u8]),
         target: Target,
     ) -> Result<(), WorkspaceError> {
-        names::rename(&self.place(id)?, from, to, target)
+        names::rename(&self.place(acting)?, from, to, target)
     }
 
     /// Sets the mode of what a path leads to.
     ///
     /// # Errors
-    /// [`FileFault`] where it is not the session user's.
-    pub fn chmod(&self, id: &WorkspaceId, path: &[u8], mode: u32) -> Result<(), WorkspaceError> {
-        names::chmod(&self.place(id)?, path, mode)
+    /// [`FileFault`] where it is not the file's owner who acts.
+    pub fn chmod(&self, acting: &Acting, path: &[u8], mode: u32) -> Result<(), WorkspaceError> {
+        names::chmod(&self.place(acting)?, path, mode)
     }
 
     /// Removes a file, a link or an empty directory.
@@ -343,26 +359,26 @@ impl Workspaces {
     /// [`FileFault`] where it can't be removed, or is not what was expected.
     pub fn remove_file(
         &self,
-        id: &WorkspaceId,
+        acting: &Acting,
         path: &[u8],
         expect: &Expect,
     ) -> Result<(), WorkspaceError> {
-        names::remove(&self.place(id)?, path, expect)
+        names::remove(&self.place(acting)?, path, expect)
     }
 
     /// The entries of a directory, by name. An empty path is the workspace itself.
     ///
     /// # Errors
     /// [`FileFault`] where it is none.
-    pub fn list_dir(&self, id: &WorkspaceId, path: &[u8]) -> Result<Vec<DirEntry>, WorkspaceError> {
-        list::list(&self.place(id)?, path)
+    pub fn list_dir(&self, acting: &Acting, path: &[u8]) -> Result<Vec<DirEntry>, WorkspaceError> {
+        list::list(&self.place(acting)?, path)
     }
 
-    fn place(&self, id: &WorkspaceId) -> Result<Place, WorkspaceError> {
-        match self.tree(id) {
-            Ok(tree) => Ok(Place::new(tree)),
+    fn place(&self, acting: &Acting) -> Result<Place, WorkspaceError> {
+        match self.tree(&acting.id) {
+            Ok(tree) => Ok(Place::new(tree, acting.who)),
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                Err(WorkspaceError::Gone(id.clone()))
+                Err(WorkspaceError::Gone(acting.id.clone()))
             }
             Err(err) => Err(WorkspaceError::Io(err)),
         }

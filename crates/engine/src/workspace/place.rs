@@ -14,7 +14,7 @@ use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::id;
 
 use super::path::below_root;
-use super::{Parents, WorkspaceError};
+use super::{Parents, Who, WorkspaceError};
 use crate::FileFault;
 
 /// As many links as the kernel follows.
@@ -24,6 +24,7 @@ const LINKS_MAX: u32 = 40;
 #[derive(Debug)]
 pub(super) struct Place {
     top: Beneath,
+    pub(super) who: Who,
 }
 
 /// Where a file is or is to be: an open directory and a name in it that is no link.
@@ -63,8 +64,8 @@ impl Spot {
 }
 
 impl Place {
-    pub(super) fn new(top: Beneath) -> Self {
-        Self { top }
+    pub(super) fn new(top: Beneath, who: Who) -> Self {
+        Self { top, who }
     }
 
     /// Opens what is at `path`, links followed as long as they stay inside.
@@ -102,7 +103,7 @@ impl Place {
         match (opened, parents) {
             (Err(WorkspaceError::File(FileFault::NotFound)), Parents::Make) => {
                 self.check_above(path)?;
-                let owner = (id::SANDBOX, id::SANDBOX);
+                let owner = self.who.ids();
                 self.following(path, |path| {
                     Ok(self.top.create_dirs(path, owner, Mode::from(0o755))?)
                 })
@@ -111,14 +112,14 @@ impl Place {
         }
     }
 
-    /// The nearest directory above that exists must let the session user make one in it.
+    /// The nearest directory above that exists must let who acts make one in it.
     fn check_above(&self, path: &Path) -> Result<(), WorkspaceError> {
         let mut above = path;
         while let Some(next) = above.parent() {
             above = next;
             let shown = if above.as_os_str().is_empty() { Path::new(".") } else { above };
             if let Ok(dir) = self.following(shown, |path| Ok(self.top.open_dir(path)?)) {
-                return check_access(&rustix::fs::fstat(&dir)?, Access::MAKE);
+                return self.who.check(&rustix::fs::fstat(&dir)?, Access::MAKE);
             }
         }
         Ok(())
@@ -194,16 +195,7 @@ pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// In a sticky directory a name belongs to the owner of its file.
-pub(super) fn check_sticky(dir: &Stat, stat: &Stat) -> Result<(), WorkspaceError> {
-    let is_sticky = dir.st_mode & 0o1000 != 0;
-    if is_sticky && ![stat.st_uid, dir.st_uid].contains(&id::SANDBOX) {
-        return Err(FileFault::PermissionDenied.into());
-    }
-    Ok(())
-}
-
-/// What the session user wants of a file or directory: bits as in `rwx`.
+/// What somebody wants of a file or directory: bits as in `rwx`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access(u32);
 
@@ -216,16 +208,37 @@ impl Access {
     pub(super) const LIST: Self = Self(0o5);
 }
 
-/// The daemon may do anything; the session user, in whose name it acts, may not.
-pub(super) fn check_access(stat: &Stat, access: Access) -> Result<(), WorkspaceError> {
-    let shift = match (stat.st_uid == id::SANDBOX, stat.st_gid == id::SANDBOX) {
-        (true, _) => 6,
-        (false, true) => 3,
-        (false, false) => 0,
-    };
-    if stat.st_mode >> shift & access.0 == access.0 {
+/// The daemon may do anything; the user in whose name it acts may not.
+impl Who {
+    /// uid and gid by the box's own ids.
+    pub(super) fn ids(self) -> (u32, u32) {
+        match self {
+            Self::Sandbox => (id::SANDBOX, id::SANDBOX),
+            Self::Root => (id::ROOT, id::ROOT),
+        }
+    }
+
+    pub(super) fn check(self, stat: &Stat, access: Access) -> Result<(), WorkspaceError> {
+        let (uid, gid) = self.ids();
+        let shift = match (stat.st_uid == uid, stat.st_gid == gid) {
+            (true, _) => 6,
+            (false, true) => 3,
+            (false, false) => 0,
+        };
+        if self == Self::Root || stat.st_mode >> shift & access.0 == access.0 {
+            Ok(())
+        } else {
+            Err(FileFault::PermissionDenied.into())
+        }
+    }
+
+    /// In a sticky directory a name belongs to the owner of its file.
+    pub(super) fn check_sticky(self, dir: &Stat, stat: &Stat) -> Result<(), WorkspaceError> {
+        let is_sticky = dir.st_mode & 0o1000 != 0;
+        let is_own = [stat.st_uid, dir.st_uid].contains(&self.ids().0);
+        if is_sticky && !is_own && self != Self::Root {
+            return Err(FileFault::PermissionDenied.into());
+        }
         Ok(())
-    } else {
-        Err(FileFault::PermissionDenied.into())
     }
 }

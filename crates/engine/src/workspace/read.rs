@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::WorkspaceError;
 use super::path;
-use super::place::{Access, Place, check_access, file_type};
+use super::place::{Access, Place, file_type};
 use crate::{FileFault, FileRead};
 
 /// The first `max_bytes` of a regular file.
@@ -25,7 +25,7 @@ pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRea
     Ok(FileRead { truncated: is_cut, bytes, size })
 }
 
-/// Opens a regular file that the session user may read.
+/// Opens a regular file that who acts may read.
 pub(super) fn open(place: &Place, text: &[u8]) -> Result<OwnedFd, WorkspaceError> {
     let path = path::parse(text)?;
     let found = place.open(&path.raw, OFlags::PATH)?;
@@ -40,7 +40,7 @@ pub(super) fn open(place: &Place, text: &[u8]) -> Result<OwnedFd, WorkspaceError
         | FileType::BlockDevice
         | FileType::Unknown => return Err(FileFault::NotAFile.into()),
     }
-    check_access(&stat, Access::READ)?;
+    place.who.check(&stat, Access::READ)?;
     reopen(&found)
 }
 

@@ -39,6 +39,10 @@ impl Lab {
         self.dir.path().join("data/workspaces/ws").join(path)
     }
 
+    fn acting(&self) -> Acting {
+        Acting { id: self.id.clone(), who: Who::Sandbox }
+    }
+
     /// Something that the session user made.
     fn made(&self, path: &str, bytes: &str, mode: u32) {
         std::fs::write(self.at(path), bytes).unwrap();
@@ -56,19 +60,20 @@ impl Lab {
     }
 
     fn write_with(&self, path: &str, bytes: &str, how: WriteOptions) -> Result<String, FileFault> {
-        let mut file = self.store.create_file(&self.id, path.as_bytes(), how).map_err(fault)?;
+        let mut file =
+            self.store.create_file(&self.acting(), path.as_bytes(), how).map_err(fault)?;
         file.write(bytes.as_bytes()).map_err(fault)?;
         let shown = String::from_utf8(file.path().to_vec()).unwrap();
         file.commit().map_err(fault).map(|_| shown)
     }
 
     fn read(&self, path: &str) -> Result<String, FileFault> {
-        let read = self.store.read_file(&self.id, path.as_bytes(), 1 << 20).map_err(fault)?;
+        let read = self.store.read_file(&self.acting(), path.as_bytes(), 1 << 20).map_err(fault)?;
         Ok(String::from_utf8(read.bytes).unwrap())
     }
 
     fn list(&self, path: &str) -> Result<Vec<files::DirEntry>, FileFault> {
-        self.store.list_dir(&self.id, path.as_bytes()).map_err(fault)
+        self.store.list_dir(&self.acting(), path.as_bytes()).map_err(fault)
     }
 
     fn names(&self) -> Vec<String> {
@@ -125,7 +130,7 @@ fn workspaces_are_made_listed_and_removed() {
     assert!(lab.store.remove(&other).unwrap());
     assert!(!lab.store.remove(&other).unwrap());
     assert!(lab.store.open_dir(&other).is_err());
-    let read = lab.store.read_file(&other, b"f", 1);
+    let read = lab.store.read_file(&Acting { id: other.clone(), who: Who::Sandbox }, b"f", 1);
     assert!(matches!(read, Err(WorkspaceError::Gone(id)) if id == other));
     lab.store.trash.empty().unwrap();
     assert_eq!(std::fs::read_dir(lab.dir.path().join("data/trash")).unwrap().count(), 0);
@@ -176,9 +181,9 @@ fn bytes_come_back_as_they_were() {
     assert_eq!(lab.read("d/b.bin").unwrap(), text);
     lab.write("empty", "").unwrap();
     assert_eq!(lab.read("empty").unwrap(), "");
-    let read = lab.store.read_file(&lab.id, b"d/b.bin", 10).unwrap();
+    let read = lab.store.read_file(&lab.acting(), b"d/b.bin", 10).unwrap();
     assert_eq!((read.bytes.len(), read.size, read.truncated), (10, text.len() as u64, true));
-    let whole = lab.store.read_file(&lab.id, b"d/b.bin", text.len() as u64).unwrap();
+    let whole = lab.store.read_file(&lab.acting(), b"d/b.bin", text.len() as u64).unwrap();
     assert!(!whole.truncated);
 }
 
@@ -188,7 +193,7 @@ fn a_hole_of_a_tebibyte_costs_what_is_read() {
     let file = std::fs::File::create(lab.at("hole")).unwrap();
     file.set_len(1 << 40).unwrap();
     std::os::unix::fs::chown(lab.at("hole"), Some(1000), Some(1000)).unwrap();
-    let read = lab.store.read_file(&lab.id, b"hole", 1 << 16).unwrap();
+    let read = lab.store.read_file(&lab.acting(), b"hole", 1 << 16).unwrap();
     assert_eq!((read.bytes.len(), read.size, read.truncated), (1 << 16, 1 << 40, true));
 }
 
@@ -336,6 +341,42 @@ fn modes_and_links_survive_an_overwrite() {
 }
 
 #[test]
+fn root_may_what_the_user_may_not() {
+    let lab = Lab::new();
+    let root = &Acting { who: Who::Root, ..lab.acting() };
+    let owner = |path: &str| {
+        let found = std::fs::symlink_metadata(lab.at(path)).unwrap();
+        (found.uid(), found.gid())
+    };
+    lab.made("ro", "k", 0o444);
+    std::fs::create_dir(lab.at("closed")).unwrap();
+    std::fs::set_permissions(lab.at("closed"), PermissionsExt::from_mode(0o1700)).unwrap();
+    for path in ["ro", "closed/new", "closed/a/b/new"] {
+        let mut file = lab.store.create_file(root, path.as_bytes(), REPLACE).unwrap();
+        file.write(b"r").unwrap();
+        file.commit().unwrap();
+        assert_eq!(lab.store.read_file(root, path.as_bytes(), 9).unwrap().bytes, b"r");
+    }
+    // What it replaces keeps its owner, what it makes is its own.
+    assert_eq!((owner("ro"), owner("closed/new")), ((1000, 1000), (0, 0)));
+    assert_eq!(owner("closed/a/b"), (0, 0));
+    lab.store.make_dir(root, b"closed/d", 0o700, Parents::MustExist).unwrap();
+    assert_eq!(owner("closed/d"), (0, 0));
+    assert_eq!(lab.store.list_dir(root, b"closed").unwrap().len(), 3);
+    lab.store.chmod(root, b"ro", 0o2755).unwrap();
+    assert_eq!(std::fs::metadata(lab.at("ro")).unwrap().mode() & 0o7777, 0o2755);
+    lab.store.move_file(root, (b"ro", b"closed/ro"), Target::MustBeFree).unwrap();
+    lab.store.remove_file(root, b"closed/ro", &Expect::Something).unwrap();
+    let denied = lab.store.remove_file(&lab.acting(), b"closed/new", &Expect::Anything);
+    assert_eq!(denied.map_err(fault), Err(FileFault::PermissionDenied));
+    // Nothing outside is in its reach either.
+    assert_eq!(
+        lab.store.read_file(root, b"../../canary", 9).map_err(fault).unwrap_err(),
+        FileFault::NotAllowed
+    );
+}
+
+#[test]
 fn what_the_user_may_not_the_daemon_does_not() {
     let lab = Lab::new();
     lab.made("ro", "k", 0o444);
@@ -355,7 +396,7 @@ fn what_the_user_may_not_the_daemon_does_not() {
 #[test]
 fn a_dropped_file_leaves_nothing() {
     let lab = Lab::new();
-    let mut file = lab.store.create_file(&lab.id, b"x", REPLACE).unwrap();
+    let mut file = lab.store.create_file(&lab.acting(), b"x", REPLACE).unwrap();
     file.write(b"half").unwrap();
     assert!(lab.names().is_empty());
     drop(file);

@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use sandkasten_files::identity;
 use sandkasten_jail::fault;
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::{Expect, id};
+use sandkasten_protocol::Expect;
 use sandkasten_types::ids::random_hex;
 
 use super::names::judge;
-use super::place::{Access, Identity, Place, Spot, check_access, check_sticky, file_type};
-use super::{WorkspaceError, WriteOptions, path};
+use super::place::{Access, Identity, Place, Spot, file_type};
+use super::{Who, WorkspaceError, WriteOptions, path};
 use crate::{Durability, FileFault};
 
 /// A file being written; seen by nobody before [`commit`](Self::commit), gone when dropped.
@@ -31,7 +31,7 @@ pub struct NewFile {
     spot: Spot,
     staging: Arc<Beneath>,
     /// Holds the workspace: its files are not copied away meanwhile.
-    _place: Place,
+    place: Place,
     shown: Vec<u8>,
     mode: u32,
     durability: Durability,
@@ -45,7 +45,7 @@ static COMMITS: Mutex<()> = Mutex::new(());
 /// The name of a file in the staging directory, for the moment before it takes its place.
 const STAGED: &str = "staged";
 
-/// Finds the place, checks that the session user may write there, and opens a file without a name.
+/// Finds the place, checks that who acts may write there, and opens a file without a name.
 pub(super) fn begin(
     place: Place,
     text: &[u8],
@@ -55,19 +55,19 @@ pub(super) fn begin(
     let path = path::parse(text)?;
     fault::point("write: begin")?;
     let spot = place.spot(&path.raw, options.parents)?;
-    check_access(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
+    place.who.check(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
     judge(&options.expect, spot.stat.as_ref())?;
-    let old_mode = check_old(&spot)?;
+    let old_mode = check_old(place.who, &spot)?;
     let flags = OFlags::WRONLY | OFlags::TMPFILE;
     let file = spot.dir.open_file(Path::new("."), flags, Mode::RUSR | Mode::WUSR)?;
     let mode = options.mode.or(old_mode).unwrap_or(0o644) & 0o1777;
     let WriteOptions { durability, expect, .. } = options;
     let shown = path.shown;
-    Ok(NewFile { file, spot, staging, _place: place, shown, mode, durability, expect })
+    Ok(NewFile { file, spot, staging, place, shown, mode, durability, expect })
 }
 
 /// The mode of a file that is to be replaced: refused where open(2) for writing would be.
-fn check_old(spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
+fn check_old(who: Who, spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
     let Some(stat) = &spot.stat else { return Ok(None) };
     match file_type(stat) {
         FileType::RegularFile => {}
@@ -79,8 +79,8 @@ fn check_old(spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
         | FileType::BlockDevice
         | FileType::Unknown => return Err(FileFault::NotAFile.into()),
     }
-    check_access(stat, Access::WRITE)?;
-    check_sticky(&rustix::fs::fstat(&spot.dir)?, stat)?;
+    who.check(stat, Access::WRITE)?;
+    who.check_sticky(&rustix::fs::fstat(&spot.dir)?, stat)?;
     Ok(Some(stat.st_mode & 0o1777))
 }
 
@@ -112,8 +112,8 @@ impl NewFile {
     /// # Errors
     /// [`FileFault`], or what renameat(2) says.
     pub fn commit(self) -> Result<sandkasten_protocol::Identity, WorkspaceError> {
-        let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
-        rustix::fs::fchown(&self.file, Some(uid), Some(gid))?;
+        let (uid, gid) = self.owner();
+        rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         // After the owner: chown(2) clears the set-id bits.
         rustix::fs::fchmod(&self.file, Mode::from(self.mode))?;
         if self.durability == Durability::Fsync {
@@ -128,6 +128,14 @@ impl NewFile {
             Durability::Fsync => sync_up(&self.spot.dir, Some(self.spot.top))?,
         }
         Ok(identity(&rustix::fs::fstat(&self.file)?))
+    }
+
+    /// Root may leave a file that it replaces its owner, as in a session.
+    fn owner(&self) -> (u32, u32) {
+        match (self.place.who, &self.spot.stat) {
+            (Who::Root, Some(old)) => (old.st_uid, old.st_gid),
+            (who, _) => who.ids(),
+        }
     }
 
     fn put(&self) -> Result<(), WorkspaceError> {

@@ -93,6 +93,7 @@ pub(crate) async fn delete(
         ("id" = String, Path),
         ("path" = Option<String>, Query, description = "the workspace itself where absent"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", body = Entries),
@@ -105,12 +106,13 @@ pub(crate) async fn entries(
 ) -> Result<Answer<Entries>, ApiError> {
     let path = query.optional_path()?.filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| b".".to_vec());
-    Ok(ok(Entries { entries: app.engine.list_workspace_dir(&id, &path).await? }))
+    let user = app.file_user(&Place::Workspace(id.clone()), &query).await?;
+    Ok(ok(Entries { entries: app.engine.list_workspace_dir(&id, &path, user).await? }))
 }
 
 /// Writes a file, whole or not at all. The workspace is made on its first write.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/write", tag = "workspaces", operation_id = "write_workspace_file",
-    params(("id" = String, Path)), request_body = WriteFile,
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")), request_body = WriteFile,
     responses(
         (status = 200, description = "Done", body = Done),
         (status = "default", description = "An error", body = ErrorBody),
@@ -133,6 +135,7 @@ pub(crate) async fn write(
         ("path" = Option<String>, Query, description = "this or `path_base64`"),
         ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
+        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),
     responses(
         (status = 200, description = "Done", body = FileContent),
@@ -148,7 +151,7 @@ pub(crate) async fn read(
 
 /// Writes the files of a form into a directory. The workspace is made on its first write.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/upload", tag = "workspaces", operation_id = "upload_workspace_files",
-    params(("id" = String, Path)),
+    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
     request_body(content = UploadForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "Done", body = Uploaded),

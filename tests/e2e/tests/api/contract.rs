@@ -373,6 +373,36 @@ fn the_users_of_the_image_are_the_same_everywhere() {
 }
 
 #[test]
+fn every_call_on_files_takes_a_user() {
+    let document = document();
+    let paths = document["paths"].as_object().expect("paths");
+    let of_files = paths.iter().filter(|(path, _)| path.contains("/fs"));
+    let mut count = 0;
+    for (path, calls) in of_files {
+        for method in ["get", "put", "post", "delete"] {
+            let Some(call) = calls.get(method) else { continue };
+            let parameters = call["parameters"].as_array().expect("parameters");
+            let has_user = parameters.iter().any(|one| resolved(&document, one)["name"] == "user");
+            assert!(has_user, "{method} {path}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
+    let lab = Lab::shared();
+    let base = "/v1/workspaces/of-root/fs";
+    let write = json!({ "path": "d/f", "text": "x", "mode": "0600" });
+    lab.client.post(&format!("{base}/write?user=root"), &write).ok(200);
+    let read = format!("{base}/read?path=d/f");
+    lab.client.get(&read).error(403, "PERMISSION_DENIED");
+    assert_eq!(lab.client.get(&format!("{read}&user=0")).ok(200)["content_base64"], "eA==");
+    let found = lab.client.get(&format!("{base}/stat?path=d/f&user=root")).ok(200);
+    assert_eq!((&found["uid"], &found["path"]), (&json!(0), &json!("d/f")));
+    lab.client.get(&format!("{base}?path=d&user=root")).ok(200);
+    let other = lab.client.get(&format!("{read}&user=daemon")).error(400, "INVALID_REQUEST");
+    assert_eq!(other["message"], "`user` of a workspace's files must be `sandbox` or `root`");
+}
+
+#[test]
 fn what_a_delete_cuts_off_says_that_it_had_begun() {
     let lab = Lab::shared();
     let session = tiny(&lab);
