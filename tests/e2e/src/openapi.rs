@@ -63,9 +63,9 @@ impl Document {
     pub fn check_event(&self, name: &str, data: &Value) {
         let schema = match name {
             "chunk" => "Chunk",
-            "done" => "ExecEnd",
+            "done" => "ExecDone",
             "output" => "ProcessOutput",
-            "exit" => "ProcessEnd",
+            "exit" => "ProcessExit",
             "gap" => "Gap",
             _ => "StreamError",
         };
