@@ -238,7 +238,7 @@ fn sessions_that_have_ended_are_listed_for_a_day() {
     assert_eq!(second.header("X-Next-Cursor"), None);
     assert_eq!(ids(&lab.client.get("/v1/sessions?status=destroyed&label=n=1").ok(200)), gone[1..2]);
     assert_eq!(ids(&lab.client.get("/v1/sessions?status=crashed").ok(200)), Vec::<String>::new());
-    assert_eq!(ids(&lab.client.get("/v1/sessions").ok(200)), [living.id.clone()]);
+    assert_eq!(ids(&lab.client.get("/v1/sessions").ok(200)), std::slice::from_ref(&living.id));
 }
 
 #[test]
