@@ -3,7 +3,7 @@
 use sandkasten_e2e::http::{Answer, Request};
 use sandkasten_e2e::session::{encode, escape};
 use sandkasten_e2e::{Lab, host};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{Files, Workspace, document};
 
@@ -110,9 +110,9 @@ fn entry_points<'a>(lab: &'a Lab, escaped: &str) -> Vec<Request<'a>> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().into_iter().flatten() {
         let Some(rest) = path.strip_prefix("/v1/workspaces/{id}") else { continue };
-        for (method, _) in methods.as_object().into_iter().flatten() {
+        for (method, call) in methods.as_object().into_iter().flatten() {
             let method = method.to_uppercase();
-            let rest = format!("{rest}?path=f&pattern=f");
+            let rest = format!("{rest}?{}", query(&document, call));
             let request = at(&method, &rest);
             all.push(match method.as_str() {
                 "POST" if rest.contains("/upload") => request
@@ -129,6 +129,19 @@ fn entry_points<'a>(lab: &'a Lab, escaped: &str) -> Vec<Request<'a>> {
     }
     assert!(all.len() >= 5, "{}", all.len());
     all
+}
+
+/// What a call needs in its query: names that it does not have are refused before all else.
+fn query(document: &Value, call: &Value) -> String {
+    let has = |wanted: &str| {
+        call["parameters"].as_array().into_iter().flatten().any(|one| {
+            let link = one["$ref"].as_str().and_then(|link| link.strip_prefix('#'));
+            let one = link.and_then(|pointer| document.pointer(pointer)).unwrap_or(one);
+            one["in"] == "query" && one["name"] == wanted
+        })
+    };
+    let names = ["path", "pattern"].into_iter().filter(|name| has(name));
+    names.map(|name| format!("{name}=f")).collect::<Vec<_>>().join("&")
 }
 
 #[track_caller]
@@ -154,8 +167,7 @@ fn is_no_id(id: &str) {
     }
     lab.try_session(&json!({ "workspace_id": id })).error(400, "INVALID_WORKSPACE");
     let names = host::names(&folder);
-    let odd =
-        names.iter().find(|name| name.parse::<u8>().is_ok() || name.contains(['_', ' ', '\\']));
+    let odd = names.iter().find(|name| name.len() < 2 || name.contains(['_', ' ', '\\']));
     assert_eq!(odd, None);
     assert!(!names.iter().any(|name| name == id), "{names:?}");
 }
