@@ -130,10 +130,10 @@ async fn check(host: &Arc<Host>, request: CreateSession) -> Result<Spec, Error> 
     let host = Arc::clone(host);
     let is_named = request.image.is_some();
     let checked = tokio::task::spawn_blocking(move || {
-        super::check_create(request, &host.config, &host.images).map_err(|error| match error {
-            Error::ImageNotFound(name) if !is_named => Error::NoDefaultImage(name),
-            error => error,
-        })
+        match super::check_create(request, &host.config, &host.images) {
+            Err(Error::ImageNotFound(name)) if !is_named => Err(Error::NoDefaultImage(name)),
+            checked => checked,
+        }
     });
     checked.await.map_err(|error| Error::internal("checking a create", error))?
 }
