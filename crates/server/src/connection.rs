@@ -4,8 +4,8 @@
 //! blocking exec runs. That happens when
 //!
 //! - the client is gone while a request runs: it closed its sending side or reset the connection. A
-//!   full close can't be told from a half one before the server writes, so both count; only HTTP/1.0
-//!   requests and those with `Connection: close` may close their side early, there a reset alone counts;
+//!   full close can't be told from a half one before the server writes, so both count; only a client of
+//!   HTTP/1.0 may close its side early, there a reset alone counts;
 //! - a head, an idle connection or a stalled write is over its time.
 //!
 //! ```text

@@ -8,9 +8,10 @@
 //!               wire: bytes, deadlines            auth, ids, errors, log
 //! ```
 //!
-//! Read `edge.rs` first: what every request goes through. Invariants: nothing but `GET /healthz` is
-//! answered without the key; memory for bodies and answers is taken from one budget; a client that goes
-//! away drops its handler, and with it what the handler waits for.
+//! Read `edge.rs` first: what every request goes through. Invariants: nothing but `/healthz`, `/readyz`,
+//! `/openapi.json` and the page `/docs` with its two files is answered without the key; memory for bodies
+//! and answers is taken from one budget; a client that goes away drops its handler, and with it what the
+//! handler waits for.
 
 mod accept;
 mod answer;
