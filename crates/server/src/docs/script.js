@@ -56,7 +56,7 @@ function bounds(schema) {
   if (schema.enum) said.push(`one of ${schema.enum.map((word) => JSON.stringify(word)).join(", ")}`);
   say("from", "minimum"); say("to", "maximum"); say("at least this long:", "minLength");
   say("at most this long:", "maxLength"); say("items from", "minItems"); say("items to", "maxItems");
-  say("entries to", "maxProperties"); say("pattern", "pattern"); say("default", "default");
+  say("entries to", "maxProperties"); say("pattern", "pattern"); say("to, of /v1/info:", "x-maximum"); say("default", "default");
   return said.length ? make("div", { class: "soft" }, said.join("; ")) : null;
 }
 
@@ -168,7 +168,7 @@ function filter(event) {
 async function start() {
   const state = document.getElementById("state");
   try {
-    const response = await fetch("/openapi.json");
+    const response = await fetch("openapi.json");
     if (!response.ok) throw new Error(`status ${response.status}`);
     api = await response.json();
     render();

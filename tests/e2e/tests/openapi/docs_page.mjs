@@ -34,7 +34,11 @@ const document = {
 };
 const context = vm.createContext({
   document, location: { hash: "" }, addEventListener() {}, decodeURIComponent, JSON, Object,
-  fetch: async () => ({ ok: true, json: async () => api }),
+  fetch: async (address) => {
+    // Relative to the page, which a proxy may have put below a prefix.
+    assert.equal(address, "openapi.json");
+    return { ok: true, json: async () => api };
+  },
 });
 vm.runInContext(fs.readFileSync(script, "utf8"), context);
 await new Promise(setImmediate);
