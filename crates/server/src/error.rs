@@ -24,7 +24,7 @@ mod page;
 
 /// Seconds after which a client that was turned away may ask again.
 const RETRY_AFTER_SECONDS: u32 = 1;
-const RETRY_AFTER_DRAIN_SECONDS: u32 = 5;
+pub(crate) const RETRY_AFTER_DRAIN_SECONDS: u32 = 5;
 /// Parsers quote what they were given; an answer need not carry a megabyte of it back.
 const MESSAGE_CHARS_MAX: usize = 600;
 
@@ -37,7 +37,53 @@ pub(crate) struct ApiError {
     /// For the log alone.
     pub(crate) internal: Option<String>,
     /// Where the status is not the code's own.
-    status: Option<StatusCode>,
+    special: Option<Special>,
+}
+
+/// The answers whose status is not their code's own. No others are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Special {
+    DiskFull,
+    Range,
+    Address,
+    Head,
+}
+
+impl Special {
+    pub(crate) const ALL: [Self; 4] = [Self::Address, Self::Range, Self::Head, Self::DiskFull];
+
+    pub(crate) fn code(self) -> ErrorCode {
+        match self {
+            Self::DiskFull => ErrorCode::NoSpace,
+            Self::Range | Self::Address => ErrorCode::InvalidRequest,
+            Self::Head => ErrorCode::TooLarge,
+        }
+    }
+
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            // What asks for readiness knows 503, and asks again.
+            Self::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Range => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::Address => StatusCode::URI_TOO_LONG,
+            Self::Head => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        }
+    }
+
+    /// Where it comes and what it means.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::DiskFull => "`GET /readyz`: the data disk is full; no session is made meanwhile",
+            Self::Range => "`Range` of a file: the range begins behind the file's end",
+            Self::Address => "any call: the address is too long",
+            Self::Head => "any call: the address and the headers together are above 64 KiB",
+        }
+    }
+
+    /// Such an answer.
+    pub(crate) fn error(self, message: impl Into<String>) -> ApiError {
+        ApiError { special: Some(self), ..ApiError::new(self.code(), message) }
+    }
 }
 
 /// The table: each code and its status.
@@ -163,7 +209,7 @@ impl ApiError {
             message.truncate(end);
             message.push('…');
         }
-        Self { code, message, details: Map::new(), internal: None, status: None }
+        Self { code, message, details: Map::new(), internal: None, special: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -196,12 +242,6 @@ impl ApiError {
         let mut error = Self::new(ErrorCode::InternalError, "internal error");
         error.internal = Some(chain.into());
         error
-    }
-
-    /// With another status than the code's own.
-    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
-        self.status = Some(status);
-        self
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -255,7 +295,7 @@ impl ApiError {
     }
 
     pub(crate) fn status(&self) -> StatusCode {
-        self.status.unwrap_or_else(|| status(self.code))
+        self.special.map_or_else(|| status(self.code), Special::status)
     }
 
     fn retry_after(&self) -> Option<u32> {
@@ -330,18 +370,15 @@ pub(crate) fn wire_name(word: &impl Serialize) -> String {
 
 /// A whole answer to bytes that are no request, in place of hyper's own with that status.
 pub(crate) fn protocol_error(bare: u16, peer: Option<SocketAddr>) -> Bytes {
-    let mut error = match bare {
-        431 => ApiError::too_large(
-            "the request's head",
-            None,
-            sandkasten_types::limits::HEAD_BYTES_MAX as u64,
-        ),
-        414 => ApiError::invalid("the request's address is too long"),
+    let error = match bare {
+        431 => {
+            let limit = sandkasten_types::limits::HEAD_BYTES_MAX;
+            let text = format!("the request's head is too large; the limit is {limit} bytes");
+            Special::Head.error(text).with("limit", limit)
+        }
+        414 => Special::Address.error("the request's address is too long"),
         _ => ApiError::invalid("the request is not valid HTTP/1.1"),
     };
-    if bare == 431 {
-        error.status = Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-    }
     whole_answer(&error, peer)
 }
 
@@ -418,6 +455,12 @@ mod test {
             let name = body["error_code"].as_str().unwrap();
             let again = if body["retryable"] == true { " retryable" } else { "" };
             table += &format!("{} {name}{again}\n", error.status().as_u16());
+        }
+        for special in Special::ALL {
+            let error = special.error("m");
+            let again = if error.body(&RequestId::new()).retryable { " retryable" } else { "" };
+            let (status, name) = (error.status().as_u16(), code_name(special.code()));
+            table += &format!("{status} {name}{again}: {}\n", special.meaning());
         }
         assert_eq!(table, include_str!("error_table.txt"));
     }

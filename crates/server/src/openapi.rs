@@ -147,6 +147,8 @@ fn loosened(schema: RefOr<Schema>) -> RefOr<Schema> {
             METHOD_NOT_ALLOWED` (with `Allow`) and `414 INVALID_REQUEST` (the address is too long).\n\n\
             Times are RFC 3339 in UTC, sizes are bytes unless the name says MiB (`_mb`), and base64 is the \
             standard alphabet with padding. Lengths of texts are counted in bytes of UTF-8.\n\n\
+            A bound that a daemon's own configuration sets is named by `x-maximum`: the field of `GET \
+            /v1/info` that has it.\n\n\
             Event streams are server-sent events: `id`, `event` and `data` (JSON), then a blank line; a \
             comment line every 10 s of silence.",
         license(name = "MIT", identifier = "MIT")
@@ -234,9 +236,9 @@ pub(crate) enum AttachText {
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "the shape of the document; multipart.rs reads the form")]
 pub(crate) struct UploadForm {
-    /// Target directory; the workspace where absent.
+    /// Target directory, a path of at most 4096 bytes; the workspace where absent.
     path: Option<String>,
-    /// The same in base64, for one that is not UTF-8.
+    /// Base64 of the bytes of the path, in place of `path`, for one that is not UTF-8.
     path_base64: Option<String>,
     /// A file with its name; several parts of this name are several files.
     #[schema(format = Binary)]
@@ -260,6 +262,8 @@ mod test {
     use serde_json::Value;
 
     use super::*;
+    use crate::error::Special;
+    use crate::metrics::{Format, Metrics, Tags};
 
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
@@ -376,11 +380,10 @@ mod test {
                 for code in codes {
                     named.insert(code.to_owned());
                     let known = all.iter().find(|&&known| answers::word(known) == code).unwrap();
-                    let own = crate::error::status(*known).as_u16().to_string();
-                    assert!(
-                        own == *status || ["416", "431"].contains(&&**status),
-                        "{name}: {code} with {status}"
-                    );
+                    let specials = Special::ALL.into_iter().filter(|one| one.code() == *known);
+                    let mut may =
+                        specials.map(Special::status).chain([crate::error::status(*known)]);
+                    assert!(may.any(|one| one.as_str() == status), "{name}: {code} with {status}");
                 }
             }
         }
@@ -391,16 +394,33 @@ mod test {
     }
 
     #[test]
-    fn every_parameter_is_described() {
+    fn examples_of_errors_say_retryable_as_the_daemon_does() {
         let document = openapi();
         for (name, call) in calls(&document) {
-            for parameter in call["parameters"].as_array().unwrap() {
-                let parameter = resolved(&document, parameter);
-                let what = format!("{name}: {}", parameter["name"]);
-                let about = parameter["description"].as_str().expect(&what);
-                assert!(about.ends_with('.'), "{what}: {about}");
-                let kinds = &parameter["schema"]["type"];
-                assert!(kinds.is_string() || target(&parameter["schema"]).is_some(), "{what}");
+            for (status, response) in call["responses"].as_object().unwrap() {
+                let media = &resolved(&document, response)["content"]["application/json"];
+                for (code, example) in media["examples"].as_object().into_iter().flatten() {
+                    let again = ["429", "503"].contains(&&**status);
+                    assert_eq!(example["value"]["retryable"], again, "{name} {status} {code}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn metrics_are_written_as_their_example() {
+        let metrics = Metrics::new(Tags::default());
+        let document = openapi();
+        let content = &document["paths"]["/metrics"]["get"]["responses"]["200"]["content"];
+        let formats =
+            [("text/plain", Format::Text), ("application/openmetrics-text", Format::OpenMetrics)];
+        for (kind, format) in formats {
+            let written = metrics.text(format);
+            for line in content[kind]["example"].as_str().unwrap().lines() {
+                // Of a figure the name alone: its value is another each time.
+                let told =
+                    if line.starts_with('#') { line } else { line.split(' ').next().unwrap() };
+                assert!(written.lines().any(|other| other.starts_with(told)), "{kind}: {line}");
             }
         }
     }
@@ -425,36 +445,211 @@ mod test {
         }
     }
 
-    /// Fields without a description, of their own or of the schema that they refer to. A field that can
-    /// have one value alone says what it is by that.
-    fn undescribed(at: &str, schema: &Value, found: &mut Vec<String>) {
+    /// A property, a parameter or a choice of the document: its place, its name, and what is said of it.
+    struct Part<'a> {
+        at: String,
+        name: &'a str,
+        about: Option<&'a str>,
+        schema: &'a Value,
+    }
+
+    /// All properties below a schema, and the choices that are no objects.
+    fn parts<'a>(at: &str, schema: &'a Value, document: &'a Value, found: &mut Vec<Part<'a>>) {
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
-            let is_tag = field["enum"].as_array().is_some_and(|words| words.len() == 1);
-            let refers = target(field).is_some();
-            if !field["description"].is_string() && !is_tag && !refers {
-                found.push(at.clone());
-            }
-            undescribed(&at, field, found);
+            let about = field["description"].as_str();
+            let of_target = || target(field).and(resolved(document, field)["description"].as_str());
+            found.push(Part {
+                at: at.clone(),
+                name,
+                about: about.or_else(of_target),
+                schema: field,
+            });
+            parts(&at, field, document, found);
         }
         for keyword in ["allOf", "oneOf"] {
             for part in schema[keyword].as_array().into_iter().flatten() {
-                undescribed(at, part, found);
+                parts(at, part, document, found);
             }
         }
     }
 
-    #[test]
-    fn every_schema_and_field_is_described() {
-        let document = openapi();
+    fn all_parts(document: &Value) -> Vec<Part<'_>> {
         let mut found = Vec::new();
         for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
-            if !schema["description"].is_string() {
-                found.push(name.clone());
-            }
-            undescribed(name, schema, &mut found);
+            let about = schema["description"].as_str();
+            found.push(Part { at: name.clone(), name, about, schema });
+            parts(name, schema, document, &mut found);
+            // Choices between a number and a text have the description of the whole.
+            let choices = schema["oneOf"].as_array().into_iter().flatten();
+            let plain = choices.filter(|choice| choice["type"].is_string());
+            found.extend(plain.map(|schema| Part { at: format!("{name}|"), name, about, schema }));
         }
-        assert_eq!(found, Vec::<String>::new());
+        for (call, operation) in calls(document) {
+            for parameter in operation["parameters"].as_array().unwrap() {
+                let parameter = resolved(document, parameter);
+                let name = parameter["name"].as_str().unwrap();
+                let about = parameter["description"].as_str();
+                let schema = &parameter["schema"];
+                found.push(Part { at: format!("{call} {name}"), name, about, schema });
+            }
+        }
+        for (name, header) in document["components"]["headers"].as_object().unwrap() {
+            let about = header["description"].as_str();
+            found.push(Part { at: name.clone(), name, about, schema: &header["schema"] });
+        }
+        found
+    }
+
+    #[test]
+    fn every_schema_field_parameter_and_header_is_described() {
+        let document = openapi();
+        for Part { at, about, schema, .. } in all_parts(&document) {
+            let about = about.unwrap_or_else(|| panic!("{at} has no description"));
+            assert!(about.ends_with(['.', ':', '`']), "{at}: {about}");
+            let kind = ["type", "$ref", "oneOf", "allOf"]
+                .into_iter()
+                .find(|key| schema.get(key).is_some());
+            assert!(kind.is_some(), "{at} has no type");
+        }
+    }
+
+    fn is_number(schema: &Value) -> bool {
+        let kinds =
+            [&schema["type"]].into_iter().chain(schema["type"].as_array().into_iter().flatten());
+        kinds.filter_map(Value::as_str).any(|kind| ["integer", "number"].contains(&kind))
+    }
+
+    /// Numbers that have no highest value, by why.
+    const WITHOUT_MAXIMUM: [(&str, &[&str]); 2] = [
+        (
+            "what there is or was is counted, as high as it comes",
+            &[
+                "active_session_count",
+                "bytes",
+                "cpu_usage_usec",
+                "disk_bytes",
+                "duration_ms",
+                "entries",
+                "fork_fails",
+                "line",
+                "memory_bytes",
+                "memory_peak_bytes",
+                "oom_kills",
+                "output_bytes",
+                "pids",
+                "replaced",
+                "session_count",
+                "size",
+                "size_bytes",
+            ],
+        ),
+        (
+            "an answer tells what the operator and the machine allow",
+            &[
+                "cpu",
+                "cpu_limit",
+                "disk_limit",
+                "disk_mb",
+                "exec_timeout_ms",
+                "max_exec_timeout_ms",
+                "max_output_bytes",
+                "max_read_bytes",
+                "max_sessions",
+                "max_upload_bytes",
+                "memory_limit",
+                "memory_mb",
+                "pids",
+                "pids_limit",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn every_number_has_bounds() {
+        let document = openapi();
+        let mut excused = std::collections::BTreeSet::new();
+        for Part { at, name, schema, .. } in all_parts(&document) {
+            if !is_number(schema) {
+                continue;
+            }
+            assert!(schema["minimum"].is_number(), "{at} has no minimum");
+            if schema["maximum"].is_number() || schema["x-maximum"].is_string() {
+                continue;
+            }
+            let known = WITHOUT_MAXIMUM.iter().any(|(_, names)| names.contains(&name));
+            assert!(known, "{at} has no maximum");
+            excused.insert(name);
+        }
+        let names = WITHOUT_MAXIMUM.iter().flat_map(|(_, names)| *names).copied();
+        assert_eq!(excused, names.collect(), "the list of reasons has a name too many");
+    }
+
+    #[test]
+    fn a_maximum_of_the_configuration_is_a_field_of_info() {
+        let document = openapi();
+        let schemas = &document["components"]["schemas"];
+        let paths =
+            all_parts(&document).into_iter().filter_map(|part| part.schema["x-maximum"].as_str());
+        let paths: Vec<&str> = paths.collect();
+        assert_eq!(paths.len(), 5);
+        for path in paths {
+            let mut at = &schemas["Info"];
+            for name in path.split('.') {
+                at = resolved(&document, &at["properties"][name]);
+            }
+            assert!(is_number(at), "{path}");
+        }
+    }
+
+    /// What a bounded number or length is counted in: one of these words is in its description.
+    const UNITS: [&str; 20] = [
+        "byte",
+        "mib",
+        "second",
+        "core",
+        "processes",
+        "lines",
+        "columns",
+        "levels",
+        "paths",
+        "entries",
+        "characters",
+        "number",
+        "times",
+        "code",
+        "octal",
+        "`[a-z",
+        "sessions",
+        "forks",
+        "members",
+        "edits",
+    ];
+
+    #[test]
+    fn everything_that_is_bounded_tells_its_unit() {
+        const BOUNDS: [&str; 7] = [
+            "minimum",
+            "maximum",
+            "x-maximum",
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxProperties",
+        ];
+        let document = openapi();
+        let mut without = Vec::new();
+        for Part { at, about, schema, .. } in all_parts(&document) {
+            let about = about.unwrap_or_default().to_lowercase();
+            let is_bounded = BOUNDS.iter().any(|bound| {
+                // No text at all is forbidden, whatever its unit.
+                schema.get(bound).is_some_and(|value| *bound != "minLength" || *value != 1)
+            });
+            if is_bounded && !UNITS.iter().any(|unit| about.contains(unit)) {
+                without.push(format!("{at}: {about}"));
+            }
+        }
+        assert_eq!(without, Vec::<String>::new());
     }
 
     /// A handler that is documented and in no list, or the other way round.

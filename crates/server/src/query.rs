@@ -11,6 +11,7 @@ use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Uri};
 use sandkasten_types::Base64;
+use sandkasten_types::limits::EVENT_NUMBER_MAX;
 use sandkasten_types::strict::unknown;
 use utoipa::openapi::path::ParameterIn;
 use utoipa::openapi::{OpenApi, RefOr};
@@ -285,7 +286,9 @@ pub(crate) fn known_event(query: &Query, headers: &HeaderMap) -> Result<u64, Api
 
 fn event_number(what: &str, text: &str) -> Result<u64, ApiError> {
     let number = text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    number.ok_or_else(|| ApiError::invalid(format!("{what} must be the number of an event")))
+    number
+        .filter(|number| *number <= EVENT_NUMBER_MAX)
+        .ok_or_else(|| ApiError::invalid(format!("{what} must be the number of an event")))
 }
 
 #[cfg(test)]
@@ -358,7 +361,8 @@ mod test {
         assert_eq!(known("", None).await, Some(0));
         assert_eq!(known("after=7", None).await, Some(7));
         assert_eq!(known("after=7", Some("9")).await, Some(9));
-        assert_eq!(known("after=18446744073709551615", None).await, Some(u64::MAX));
+        assert_eq!(known("after=9007199254740991", None).await, Some(EVENT_NUMBER_MAX));
+        assert_eq!(known("after=9007199254740992", None).await, None);
         for bad in ["after=", "after=+1", "after=-1", "after=1.0", "after=x", "after=1&after=1"] {
             assert_eq!(known(bad, None).await, None, "{bad}");
             assert_eq!(known(bad, Some("1")).await, None, "{bad}");

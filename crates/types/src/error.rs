@@ -46,7 +46,8 @@ pub enum ErrorCode {
 /// The body of every error answer.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// The stable name of the error; its status follows from it.
+    /// The stable name of the error. Its status follows from it, but for the few answers that `docs/errors.md`
+    /// names, as `NO_SPACE` of `/readyz`.
     pub error_code: ErrorCode,
     /// Names the thing and the limit; never a host path.
     pub message: String,

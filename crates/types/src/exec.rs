@@ -12,7 +12,7 @@ use crate::{Base64, ExecId, Timestamp};
 pub struct ExecRequest {
     /// The command, 1 MiB at most, no NUL. Empty is exit 0.
     pub cmd: String,
-    /// Milliseconds from its begin; 30000 where absent.
+    /// Milliseconds from its begin, 1 to the daemon's `max_exec_timeout_ms`; 30000 where absent.
     pub timeout_ms: Option<i64>,
     /// Output goes to a fresh PTY and is not cleaned.
     pub raw_output: Option<bool>,
@@ -20,12 +20,12 @@ pub struct ExecRequest {
     pub stdin: Option<String>,
     /// What its stdin has comes later, in any number of pieces, by `POST …/execs/{exec_id}/stdin`.
     pub stdin_open: Option<bool>,
-    /// A `cd` before the command, which stays.
+    /// A `cd` before the command, which stays: a path of at most 4095 bytes.
     pub cwd: Option<String>,
-    /// Variables of this command alone.
+    /// Variables of this command alone: 256 entries at most.
     pub env: Option<BTreeMap<String, String>>,
     /// The session's user where absent. Another one runs this one command, in a fresh shell: `root`,
-    /// `sandbox`, or any name or uid of the image's passwd.
+    /// `sandbox`, or any name or uid of the image's passwd, of at most 256 bytes.
     pub user: Option<String>,
     /// stdout and stderr apart, too.
     pub split: Option<bool>,
@@ -108,7 +108,7 @@ pub struct ExecEnd {
 pub struct ExecDone {
     #[serde(flatten)]
     pub end: ExecEnd,
-    /// Also the event's `id`.
+    /// Number of the event, also its `id`.
     pub seq: u64,
 }
 
@@ -210,7 +210,7 @@ pub struct ExecStatus {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// `null` while it has none, and where it will never be known.
+    /// Exit code; `null` while it has none, and where it will never be known.
     #[schema(required)]
     pub exit_code: Option<i32>,
     /// Why it ended.
@@ -333,7 +333,7 @@ pub struct Chunk {
     pub timestamp: i64,
     /// Where it was written to.
     pub stream: Stream,
-    /// Rises with every event, not by one always; also the event's `id`.
+    /// Number of the event, also its `id`. It rises with every event, not by one always.
     pub seq: u64,
 }
 
@@ -342,11 +342,11 @@ pub struct Chunk {
 pub struct Gap {
     /// Bytes of output that are missing.
     pub bytes: u64,
-    /// The first event that is missing.
+    /// Number of the first event that is missing.
     pub from_seq: u64,
-    /// The last event that is missing.
+    /// Number of the last event that is missing.
     pub to_seq: u64,
-    /// The event's `id`: `to_seq`.
+    /// Number of the event, also its `id`: `to_seq`.
     pub seq: u64,
 }
 
@@ -359,7 +359,7 @@ pub struct StreamError {
     pub error_code: crate::ErrorCode,
     /// Facts a program can use, by name; which ones depends on the code.
     pub details: serde_json::Map<String, serde_json::Value>,
-    /// Also the event's `id`. Absent where it answers a message of a WebSocket.
+    /// Number of the event, also its `id`. Absent where it answers a message of a WebSocket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
 }

@@ -8,9 +8,10 @@ use crate::Base64;
 /// `POST …/fs/write`. One of `text` and `content_base64` is given; what counts is its presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WriteFile {
-    /// Where the file is or is to be: absolute, or relative to `/workspace`. This or `path_base64`.
+    /// Where the file is or is to be, of at most 4096 bytes: absolute, or relative to `/workspace`. This or
+    /// `path_base64`.
     pub path: Option<String>,
-    /// In place of `path`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `path`, for one that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// The content as text. This or `content_base64`.
     pub text: Option<String>,
@@ -117,13 +118,13 @@ pub struct Listing {
 /// `POST …/fs/copy`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CopyFiles {
-    /// This or `from_base64`.
+    /// A path of at most 4096 bytes. This or `from_base64`.
     pub from: Option<String>,
-    /// In place of `from`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `from`, for one that is not UTF-8.
     pub from_base64: Option<Base64>,
-    /// Where the copy is to be, its own name included. This or `to_base64`.
+    /// Where the copy is to be, its own name included: a path of at most 4096 bytes. This or `to_base64`.
     pub to: Option<String>,
-    /// In place of `to`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `to`, for one that is not UTF-8.
     pub to_base64: Option<Base64>,
     /// A directory, with all that is in it; false where absent.
     pub recursive: Option<bool>,
@@ -151,7 +152,7 @@ pub struct FoundLine {
     /// Base64 of the path, where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<Base64>,
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: u64,
     /// Bytes that are not UTF-8 are replaced; what is beyond 4096 bytes is left out.
     pub text: String,
@@ -186,7 +187,7 @@ pub struct WatchDatum {
     pub from_base64: Option<Base64>,
     /// What it is; of something removed, what it was.
     pub r#type: FileType,
-    /// Also the event's `id`.
+    /// Number of the event, also its `id`.
     pub seq: u64,
 }
 
@@ -209,9 +210,9 @@ pub struct Written {
 /// `POST …/fs/mkdir`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MakeDirectory {
-    /// This or `path_base64`.
+    /// A path of at most 4096 bytes. This or `path_base64`.
     pub path: Option<String>,
-    /// In place of `path`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `path`, for one that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// Octal; `"0755"` where absent.
     pub mode: Option<String>,
@@ -222,13 +223,13 @@ pub struct MakeDirectory {
 /// `POST …/fs/move`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MoveFile {
-    /// This or `from_base64`.
+    /// A path of at most 4096 bytes. This or `from_base64`.
     pub from: Option<String>,
-    /// In place of `from`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `from`, for one that is not UTF-8.
     pub from_base64: Option<Base64>,
-    /// This or `to_base64`: the new path itself, never a directory to move into.
+    /// The new path itself, of at most 4096 bytes, never a directory to move into. This or `to_base64`.
     pub to: Option<String>,
-    /// In place of `to`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `to`, for one that is not UTF-8.
     pub to_base64: Option<Base64>,
     /// Replace what is there; false where absent.
     pub overwrite: Option<bool>,
@@ -237,9 +238,9 @@ pub struct MoveFile {
 /// `POST …/fs/chmod`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeMode {
-    /// This or `path_base64`.
+    /// A path of at most 4096 bytes. This or `path_base64`.
     pub path: Option<String>,
-    /// In place of `path`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `path`, for one that is not UTF-8.
     pub path_base64: Option<Base64>,
     /// Octal, as in `"0644"`.
     pub mode: String,
@@ -250,11 +251,11 @@ pub struct ChangeMode {
 /// `POST …/fs/edit`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EditFile {
-    /// This or `path_base64`.
+    /// A path of at most 4096 bytes. This or `path_base64`.
     pub path: Option<String>,
-    /// In place of `path`, for a path that is not UTF-8.
+    /// Base64 of the bytes of a path, in place of `path`, for one that is not UTF-8.
     pub path_base64: Option<Base64>,
-    /// Applied in order, all or none.
+    /// 1 to 1000 edits, applied in order, all or none.
     pub edits: Vec<Edit>,
     /// The `ETag` that the file must have.
     pub if_match: Option<String>,
@@ -267,7 +268,7 @@ pub struct Edit {
     pub old: String,
     /// The text that takes its place.
     pub new: String,
-    /// How often `old` must be there; 1 where absent.
+    /// Number of times that `old` must be there; 1 where absent.
     pub count: Option<u64>,
 }
 

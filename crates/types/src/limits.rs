@@ -67,6 +67,8 @@ pub const UPLOAD_OVERHEAD_BYTES_MAX: u64 = MIB as u64;
 pub const TTL_SECONDS_MAX: u64 = 86_400;
 /// Milliseconds an exec has when its request names none.
 pub const EXEC_TIMEOUT_MS_DEFAULT: u64 = 30_000;
+/// The highest number of an event: the largest whole number that every reader of JSON holds exactly.
+pub const EVENT_NUMBER_MAX: u64 = (1 << 53) - 1;
 /// Bytes of one SSE event: the TypeScript client forgets an event's name between reads.
 pub const SSE_EVENT_BYTES_MAX: usize = 8 * KIB;
 /// Seconds of silence after which an event stream gets a comment line.

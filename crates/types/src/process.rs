@@ -17,13 +17,14 @@ use crate::{Base64, ProcessId, Timestamp};
 pub struct StartProcess {
     /// The program and its arguments; with `env` 2 MiB at most.
     pub argv: Option<Vec<String>>,
-    /// Run by `/bin/sh -c`.
+    /// A command of at most 131071 bytes, run by `/bin/sh -c`.
     pub cmd: Option<String>,
-    /// Added to the session's environment.
+    /// Added to the session's environment; with `argv` 2 MiB at most.
     pub env: Option<BTreeMap<String, String>>,
-    /// Where it starts; `/workspace` where absent.
+    /// Where it starts, a path of at most 4095 bytes; `/workspace` where absent.
     pub cwd: Option<String>,
-    /// The session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd.
+    /// The session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd, of at
+    /// most 256 bytes.
     pub user: Option<String>,
     /// `none` where absent, `open` with a `tty`.
     pub stdin: Option<ProcessStdin>,
@@ -32,7 +33,8 @@ pub struct StartProcess {
     pub encoding: Option<String>,
     /// Gives it a PTY of that size.
     pub tty: Option<Tty>,
-    /// Milliseconds; none where absent.
+    /// Milliseconds from its start, 1 at least; no limit where absent. `max_exec_timeout_ms` does not hold
+    /// for processes.
     pub timeout_ms: Option<i64>,
     /// Answer with the result once it has ended.
     pub wait: Option<bool>,
@@ -110,7 +112,7 @@ pub struct SignalProcess {
     pub group: Option<bool>,
 }
 
-/// `TERM`, `SIGTERM`, `15` or `"15"`.
+/// A signal by name or number: `TERM`, `SIGTERM`, `15` or `"15"`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SignalName {
@@ -157,7 +159,7 @@ impl Visitor<'_> for SignalVisitor {
 pub struct ProcessStarted {
     /// Id of the process, for all other calls about it.
     pub process_id: ProcessId,
-    /// As the box sees it.
+    /// Its number, as the box sees it.
     pub pid: i32,
     /// When it was started.
     pub started_at: Timestamp,
@@ -166,7 +168,7 @@ pub struct ProcessStarted {
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessEnd {
-    /// 127: no such program; 126: not executable; 128 + n: it died by the signal n.
+    /// Exit code. 127: no such program; 126: not executable; 128 + n: it died by the signal n.
     pub exit_code: i32,
     /// Number of the signal that it died by.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +198,7 @@ pub struct ProcessEnd {
 pub struct ProcessExit {
     #[serde(flatten)]
     pub end: ProcessEnd,
-    /// Also the event's `id`.
+    /// Number of the event, also its `id`.
     pub seq: u64,
 }
 
@@ -271,7 +273,7 @@ pub struct ProcessOutput {
     /// In place of `data_base64` with `encoding` `text`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// Also the event's `id`.
+    /// Number of the event, also its `id`.
     pub seq: u64,
     /// Milliseconds since 1970-01-01 UTC.
     pub timestamp: i64,

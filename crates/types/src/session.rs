@@ -14,22 +14,23 @@ use crate::{ImageName, SessionId, Timestamp, WorkspaceId};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CreateSession {
-    /// Name of an image; the configured default where it is absent or empty.
+    /// Name of an image, 1 to 128 of `[a-z0-9._-]`; the configured default where it is absent or empty.
     pub image: Option<String>,
     /// Seconds the session lives after its last use: 1 to 86400; absent or 0 is the default.
     pub ttl_seconds: Option<i64>,
-    /// Workspace to mount at `/workspace`, made on first use.
+    /// Id of the workspace to mount at `/workspace`, 2 to 64 of `[a-z0-9-]`; made on first use.
     pub workspace_id: Option<String>,
     /// A name for people, 128 bytes at most.
     pub name: Option<String>,
-    /// Environment of every command of the session.
+    /// Environment of every command of the session: 256 entries at most, 512 KiB in all.
     pub env: Option<BTreeMap<String, String>>,
-    /// Labels for people and programs, shown with the session: names and values of 256 bytes at
-    /// most.
+    /// Labels for people and programs, shown with the session: 256 entries at most, names and values of
+    /// 256 bytes at most.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Directory that the first command starts in, made where it is missing; `/workspace` where absent.
+    /// Directory that the first command starts in, an absolute path of at most 4095 bytes, made where it is
+    /// missing; `/workspace` where absent.
     pub cwd: Option<String>,
-    /// `sandbox` where absent; `root`, or any name or uid of the image's passwd.
+    /// `sandbox` where absent; `root`, or any name or uid of the image's passwd, of at most 256 bytes.
     pub user: Option<String>,
     /// What of the network it gets; `none` where absent.
     pub network: Option<Network>,
@@ -50,7 +51,7 @@ pub struct UpdateSession {
     /// now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<i64>,
-    /// All of its labels: others that it had go.
+    /// All of its labels, 256 entries at most: others that it had go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
     /// A name for people, 128 bytes at most; empty takes the name away.
@@ -269,7 +270,7 @@ pub struct Stats {
     /// Bytes on disk outside a persistent workspace; `null` where nothing counts them.
     #[schema(required)]
     pub disk_bytes: Option<u64>,
-    /// `null`: no limit.
+    /// Bytes on disk that it may use; `null`: no limit.
     #[schema(required)]
     pub disk_limit: Option<u64>,
     /// Processes killed because the session's memory was full.

@@ -39,7 +39,7 @@ pub struct PutWorkspace {
     /// MiB that its files may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_mb: Option<u64>,
-    /// All of its labels: others that it had go.
+    /// All of its labels, 256 entries at most: others that it had go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
 }

@@ -8,7 +8,7 @@ use sandkasten_types::ErrorCode;
 use serde_json::Value;
 
 use super::test::all;
-use super::{ApiError, meaning};
+use super::{ApiError, Special, code_name, meaning};
 use crate::request_id::RequestId;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
@@ -38,6 +38,13 @@ Every error answer has one form, whatever went wrong, unknown routes and malform
 In an event stream an error is the last event, `event: error`, with `error`, `error_code` and `details`. A command that ran and
 failed is no error: its answer is 200 with an `exit_code`.
 
+"#;
+
+const SPECIAL_HEAD: &str = r#"
+The status follows from the code, but for these answers:
+
+| status | code | where and when |
+|---|---|---|
 "#;
 
 /// What a client can do, and which `details` help it.
@@ -121,6 +128,13 @@ fn page() -> String {
         let (status, Advice { details, remedy }) = (error.status().as_u16(), advice(code));
         text +=
             &format!("| {status}{again} | `{name}` | {} | {details} | {remedy} |\n", meaning(code));
+    }
+    text += SPECIAL_HEAD;
+    for special in Special::ALL {
+        let error = special.error("m");
+        let again = if error.body(&RequestId::new()).retryable { ", retryable" } else { "" };
+        let (status, name) = (error.status().as_u16(), code_name(special.code()));
+        text += &format!("| {status}{again} | `{name}` | {} |\n", special.meaning());
     }
     text
 }

@@ -1,7 +1,7 @@
 //! Which errors a call can answer, and the headers of its answers.
 //!
 //! The rules below are the one place that says so. The status of a code comes from `error::status`, its
-//! meaning from `error::meaning`. Answers with the same codes are one component of the document.
+//! meaning from `error::meaning`; those of the few answers with another status from `error::Special`. Answers with the same codes are one component of the document.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sandkasten_types::ErrorCode;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use crate::error::{ApiError, meaning, status};
+use crate::error::{ApiError, RETRY_AFTER_DRAIN_SECONDS, Special, code_name, meaning, status};
 use crate::request_id::RequestId;
 
 use ErrorCode as E;
@@ -21,8 +21,13 @@ struct Rule {
     name: &'static str,
     applies: fn(&Call<'_>) -> bool,
     codes: &'static [ErrorCode],
-    /// Where it is not the codes' own.
-    status: Option<StatusCode>,
+}
+
+/// The one special answer of a rule, beside [`RULES`].
+struct SpecialRule {
+    name: &'static str,
+    applies: fn(&Call<'_>) -> bool,
+    special: Special,
 }
 
 const fn rule(
@@ -30,26 +35,13 @@ const fn rule(
     applies: fn(&Call<'_>) -> bool,
     codes: &'static [ErrorCode],
 ) -> Rule {
-    Rule { name, applies, codes, status: None }
+    Rule { name, applies, codes }
 }
 
 const RULES: &[Rule] = &[
     rule("", |_| true, &[E::InvalidRequest, E::InternalError, E::Overloaded]),
-    // Names, values and the address together, before the call is looked at.
-    Rule {
-        name: "",
-        applies: |_| true,
-        codes: &[E::TooLarge],
-        status: Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
-    },
     rule("Key", |call| !call.is_open, &[E::Unauthorized, E::Forbidden]),
     rule("Draining", |call| call.path != "/healthz", &[E::Draining]),
-    Rule {
-        name: "Disk",
-        applies: |call| call.path == "/readyz",
-        codes: &[E::NoSpace],
-        status: Some(StatusCode::SERVICE_UNAVAILABLE),
-    },
     rule("Body", |call| call.has_body, &[E::TooLarge]),
     rule("Session", |call| call.is_of_session(), &[E::SessionNotFound]),
     rule(
@@ -110,33 +102,91 @@ const RULES: &[Rule] = &[
         |call| call.is_file() || call.ends_with(&["/fs/edit"]),
         &[E::PreconditionFailed],
     ),
-    Rule {
+];
+
+/// Beside these, [`Special::Address`] can come for any address: the document's head says so.
+const SPECIAL_RULES: &[SpecialRule] = &[
+    SpecialRule { name: "", applies: |_| true, special: Special::Head },
+    SpecialRule {
+        name: "Disk",
+        applies: |call| call.path == "/readyz",
+        special: Special::DiskFull,
+    },
+    SpecialRule {
         name: "Range",
         applies: |call| call.is_file() && call.is_safe(),
-        codes: &[E::InvalidRequest],
-        status: Some(StatusCode::RANGE_NOT_SATISFIABLE),
+        special: Special::Range,
     },
 ];
 
-/// One status of a call: the rules that lead to it and their codes.
+/// One status of a call: the rules that lead to it and their errors.
 #[derive(Default)]
 struct Group {
     name: String,
-    codes: Vec<ErrorCode>,
+    errors: Vec<Fault>,
+}
+
+impl Group {
+    fn add(&mut self, name: &str, error: Fault) {
+        if !self.name.ends_with(name) {
+            self.name += name;
+        }
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+}
+
+/// An error as an answer has it: with the status of its code, or with a special one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Code(ErrorCode),
+    Special(Special),
+}
+
+impl Fault {
+    fn code(self) -> ErrorCode {
+        match self {
+            Self::Code(code) => code,
+            Self::Special(special) => special.code(),
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Code(code) => meaning(code),
+            Self::Special(special) => special.meaning(),
+        }
+    }
+
+    /// As it stands on the wire.
+    fn example(self) -> Value {
+        let text = self.meaning();
+        let error = match self {
+            Self::Code(code) => ApiError::new(code, text),
+            Self::Special(special) => special.error(text),
+        };
+        let mut value = serde_json::to_value(error.body(&RequestId::new())).unwrap_or_default();
+        // An internal error's has a new id each time.
+        for field in ["message", "error"] {
+            value[field] = text.into();
+        }
+        value["details"] = json!({});
+        json!({ "value": value })
+    }
 }
 
 fn groups(call: &Call<'_>) -> BTreeMap<StatusCode, Group> {
     let mut groups: BTreeMap<StatusCode, Group> = BTreeMap::new();
     for rule in RULES.iter().filter(|rule| (rule.applies)(call)) {
         for &code in rule.codes {
-            let group = groups.entry(rule.status.unwrap_or_else(|| status(code))).or_default();
-            if !group.name.ends_with(rule.name) {
-                group.name += rule.name;
-            }
-            if !group.codes.contains(&code) {
-                group.codes.push(code);
-            }
+            groups.entry(status(code)).or_default().add(rule.name, Fault::Code(code));
         }
+    }
+    for SpecialRule { name, special, .. } in
+        SPECIAL_RULES.iter().filter(|rule| (rule.applies)(call))
+    {
+        groups.entry(special.status()).or_default().add(name, Fault::Special(*special));
     }
     groups
 }
@@ -145,7 +195,7 @@ fn groups(call: &Call<'_>) -> BTreeMap<StatusCode, Group> {
 #[cfg(test)]
 pub(super) fn codes(call: &Call<'_>) -> BTreeMap<String, Vec<String>> {
     let groups = groups(call).into_iter();
-    let words = |group: Group| group.codes.into_iter().map(word).collect();
+    let words = |group: Group| group.errors.into_iter().map(|fault| word(fault.code())).collect();
     groups.map(|(status, group)| (status.as_u16().to_string(), words(group))).collect()
 }
 
@@ -160,14 +210,17 @@ pub(super) fn add_errors(
         let name = format!("{reason}{}", group.name);
         let reference = json!({ "$ref": format!("#/components/responses/{name}") });
         responses.insert(status.as_u16().to_string(), reference);
-        components.entry(name).or_insert_with(|| component(status, &group.codes));
+        components.entry(name).or_insert_with(|| component(status, &group.errors));
     }
 }
 
-fn component(status: StatusCode, codes: &[ErrorCode]) -> Value {
+fn component(status: StatusCode, faults: &[Fault]) -> Value {
+    let words: Vec<String> = faults.iter().map(|fault| word(fault.code())).collect();
+    let named = || words.iter().zip(faults);
     let lines: Vec<String> =
-        codes.iter().map(|&c| format!("- `{}`: {}", word(c), meaning(c))).collect();
-    let examples: Map<String, Value> = codes.iter().map(|&c| (word(c), example(c))).collect();
+        named().map(|(word, fault)| format!("- `{word}`: {}", fault.meaning())).collect();
+    let examples: Map<String, Value> =
+        named().map(|(word, fault)| (word.clone(), fault.example())).collect();
     let mut headers = Map::from_iter([refer("X-Request-Id")]);
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         headers.extend([refer("Retry-After")]);
@@ -180,7 +233,7 @@ fn component(status: StatusCode, codes: &[ErrorCode]) -> Value {
     }
     json!({
         "description": lines.join("\n"),
-        "x-error-codes": codes.iter().map(|&code| word(code)).collect::<Vec<_>>(),
+        "x-error-codes": words,
         "headers": headers,
         "content": { "application/json": {
             "schema": { "$ref": "#/components/schemas/ErrorBody" },
@@ -191,21 +244,7 @@ fn component(status: StatusCode, codes: &[ErrorCode]) -> Value {
 
 /// The code as it stands on the wire.
 pub(super) fn word(code: ErrorCode) -> String {
-    serde_json::to_value(code)
-        .ok()
-        .and_then(|code| code.as_str().map(str::to_owned))
-        .unwrap_or_default()
-}
-
-fn example(code: ErrorCode) -> Value {
-    let body = ApiError::new(code, meaning(code)).body(&RequestId::new());
-    let mut value = serde_json::to_value(body).unwrap_or_default();
-    // An internal error's has a new id each time.
-    for field in ["message", "error"] {
-        value[field] = meaning(code).into();
-    }
-    value["details"] = json!({});
-    json!({ "value": value })
+    code_name(code)
 }
 
 /// The headers of an answer that is no error.
@@ -239,7 +278,7 @@ pub(super) fn header_components() -> Value {
         "XRequestId": header("The id of the request, the client's own if it gave a good one.", true,
             json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$" })),
         "RetryAfter": header("Seconds after which the same call may be sent again.", true,
-            json!({ "type": "integer", "minimum": 1 })),
+            json!({ "type": "integer", "minimum": 1, "maximum": RETRY_AFTER_DRAIN_SECONDS })),
         "WWWAuthenticate": header("`Bearer`.", true, text.clone()),
         "ETag": header("Names the content, with its quotes: inode, size, mtime and ctime.", true, text.clone()),
         "AcceptRanges": header("`bytes`.", false, text.clone()),

@@ -1,6 +1,10 @@
-//! Bounds of request fields: what the server enforces, as JSON Schema. Numbers come from `types::limits`, so
-//! that the document can't say another one. Lengths in JSON Schema count characters, those of the server
-//! bytes: the bound is the loosest text that can pass, the description has the unit.
+//! Bounds of fields: of requests what the server enforces, of answers what can come, as JSON Schema. Numbers
+//! come from `types::limits`, so that the document can't say another one. Lengths in JSON Schema count
+//! characters, those of the server bytes: the bound is the loosest text that can pass, the description has
+//! the unit.
+//!
+//! A bound that is a daemon's own configuration is no number here: `x-maximum` names the field of
+//! `GET /v1/info` that has it.
 
 use sandkasten_types::limits as l;
 use serde_json::{Value, json};
@@ -9,6 +13,20 @@ use serde_json::{Value, json};
 pub(super) const OCTAL: &str = "^0?[0-7]{1,4}$";
 /// What `ids::ExecId` takes.
 pub(super) const RUN_ID: &str = "^[A-Za-z0-9._-]{1,64}$";
+
+/// Base64 as the server reads it: the standard alphabet, padded, no bits left over.
+pub(super) const BASE64: &str =
+    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+/// The longest name of a user, in bytes.
+const USER_BYTES_MAX: usize = 256;
+/// The highest number that a signal has.
+const SIGNAL_MAX: u32 = 64;
+/// The highest number that Linux gives a process.
+const PID_MAX: u32 = 4_194_304;
+/// Names and numbers of signals, as texts.
+const SIGNAL: &str = "^((SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|IOT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|\
+    STKFLT|CHLD|CLD|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|POLL|PWR|SYS)|\
+    [1-9]|[1-5][0-9]|6[0-4])$";
 
 const NO_NUL: &str = "^[^\\x00]*$";
 const NO_CONTROL: &str = "^[^\\x00-\\x1f\\x7f-\\x9f]*$";
@@ -43,13 +61,13 @@ fn session_field(schema: &str, field: &str) -> Option<Value> {
                 "type": "string", "maxLength": l::LABEL_BYTES_MAX, "pattern": NO_CONTROL,
             },
         }),
-        ("CreateSession" | "ExecRequest" | "StartProcess", "env") => json!({
-            "maxProperties": l::MAP_ENTRIES_MAX,
-            "propertyNames": { "pattern": VARIABLE },
-            "additionalProperties": {
-                "type": "string", "maxLength": l::ENV_STRING_BYTES_MAX, "pattern": NO_NUL,
-            },
-        }),
+        ("CreateSession" | "ExecRequest", "env") => {
+            let mut rule = variables();
+            rule["maxProperties"] = l::MAP_ENTRIES_MAX.into();
+            rule
+        }
+        // Bounded by their bytes alone, together with `argv`.
+        ("StartProcess", "env") => variables(),
         ("CreateSession", "image") => {
             json!({ "pattern": "^([a-z0-9][a-z0-9._-]{0,127})?$", "maxLength": 128 })
         }
@@ -64,12 +82,23 @@ fn session_field(schema: &str, field: &str) -> Option<Value> {
         }
         ("StartProcess", "cwd") => json!({ "pattern": NO_NUL, "maxLength": l::PATH_BYTES_MAX - 1 }),
         ("CreateSession", "exec_mode") => words(&["stateful", ""]),
-        ("Limits", "cpu") => json!({ "minimum": l::CPU_MIN }),
-        ("Limits", "memory_mb") => json!({ "minimum": l::MEMORY_MB_MIN }),
-        ("Limits", "pids") => json!({ "minimum": l::PIDS_MIN }),
-        ("Limits", "disk_mb") | ("PutWorkspace", "quota_mb") => {
+        ("CreateSession" | "ExecRequest" | "StartProcess", "user") => user(),
+        ("Limits", "cpu") => json!({ "minimum": l::CPU_MIN, "x-maximum": "limits.ceilings.cpu" }),
+        ("Limits", "memory_mb") => {
+            json!({ "minimum": l::MEMORY_MB_MIN, "x-maximum": "limits.ceilings.memory_mb" })
+        }
+        ("Limits", "pids") => {
+            json!({ "minimum": l::PIDS_MIN, "x-maximum": "limits.ceilings.pids" })
+        }
+        ("Limits", "disk_mb") => json!({
+            "minimum": l::DISK_MB_MIN, "maximum": l::DISK_MB_MAX,
+            "x-maximum": "limits.ceilings.disk_mb",
+        }),
+        ("PutWorkspace", "quota_mb") => {
             json!({ "minimum": l::DISK_MB_MIN, "maximum": l::DISK_MB_MAX })
         }
+        // For modes that are not in this version.
+        ("NetworkPolicy", "allow" | "deny") => json!({ "maxItems": 0 }),
         ("NetworkPolicy", "mode") => words(&["none"]),
         _ => return None,
     })
@@ -80,17 +109,22 @@ fn run_field(schema: &str, field: &str) -> Option<Value> {
         ("ExecRequest", "cmd") => {
             json!({ "maxLength": l::CMD_BYTES_MAX, "pattern": NO_NUL })
         }
-        ("ExecRequest" | "StartProcess", "timeout_ms") => json!({ "minimum": 1 }),
+        ("ExecRequest", "timeout_ms") => {
+            json!({ "minimum": 1, "x-maximum": "limits.max_exec_timeout_ms" })
+        }
+        ("StartProcess", "timeout_ms") => json!({ "minimum": 1, "maximum": i64::MAX }),
         ("ExecRequest", "max_output_bytes") => {
             json!({ "minimum": 1, "maximum": l::OUTPUT_BYTES_MAX })
         }
         ("ExecRequest", "exec_id") => json!({ "pattern": RUN_ID }),
         ("ExecRequest", "on_disconnect") => words(&["cancel", "keep"]),
         ("StartProcess", "on_disconnect") => words(&["kill", "keep"]),
-        ("ExecRequest", "encoding") => words(&["base64"]),
+        ("ExecRequest", "encoding") => words(&["text", "base64"]),
         ("StartProcess", "encoding") => words(&["base64", "text"]),
         ("StartProcess", "argv") => json!({
             "minItems": 1,
+            // The program has a name.
+            "not": { "type": "array", "prefixItems": [{ "const": "" }] },
             "items": { "type": "string", "maxLength": l::ENV_STRING_BYTES_MAX, "pattern": NO_NUL },
         }),
         ("StartProcess", "cmd") => {
@@ -105,15 +139,89 @@ fn file_field(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
         (_, "path" | "from" | "to") => path(),
         (_, "path_base64" | "from_base64" | "to_base64") => {
-            json!({ "minLength": 4, "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4 })
+            json!({
+                "pattern": BASE64, "minLength": 4, "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4,
+            })
         }
         ("WriteFile" | "MakeDirectory" | "ChangeMode", "mode") => json!({ "pattern": OCTAL }),
-        ("WriteFile", "content_base64") => json!({ "contentEncoding": "base64" }),
+        ("WriteFile", "content_base64") => {
+            json!({ "contentEncoding": "base64", "pattern": BASE64 })
+        }
         ("Edit", "old") => json!({ "minLength": 1 }),
-        ("Edit", "count") => json!({ "minimum": 1 }),
+        ("Edit", "count") => json!({ "minimum": 1, "maximum": u64::MAX, "format": "uint64" }),
         ("EditFile", "edits") => json!({ "minItems": 1, "maxItems": l::EDITS_MAX }),
         _ => return None,
     })
+}
+
+/// What is added to the one of a schema's choices that is of this type.
+pub(super) fn of_choice(schema: &str, kind: &str) -> Option<Value> {
+    Some(match (schema, kind) {
+        ("SignalName", "integer") => json!({ "minimum": 1, "maximum": SIGNAL_MAX }),
+        ("SignalName", "string") => json!({ "pattern": SIGNAL }),
+        ("ProcessStdin", "string") => words(&["none", "open"]),
+        ("Network", "string") => words(&["none"]),
+        _ => return None,
+    })
+}
+
+/// What is added to a field of an answer: numbers that the system or a limit bounds.
+pub(super) fn of_answer(schema: &str, field: &str) -> Option<Value> {
+    Some(match (schema, field) {
+        (_, "exit_code") => json!({ "minimum": 0, "maximum": u8::MAX }),
+        (_, "signal") => json!({ "minimum": 1, "maximum": SIGNAL_MAX }),
+        (_, "pid") => json!({ "minimum": 1, "maximum": PID_MAX }),
+        (_, "uid" | "gid") => json!({ "minimum": 0, "maximum": u32::MAX }),
+        (_, "seq" | "from_seq" | "to_seq") => {
+            json!({ "minimum": 1, "maximum": l::EVENT_NUMBER_MAX })
+        }
+        (_, "timestamp") => json!({ "minimum": 0, "maximum": l::EVENT_NUMBER_MAX }),
+        (_, "cmd_bytes") => json!({ "minimum": 0, "maximum": l::CMD_BYTES_MAX }),
+        (_, "line") => json!({ "minimum": 1 }),
+        ("Workspace", "quota_mb") => {
+            json!({ "minimum": l::DISK_MB_MIN, "maximum": l::DISK_MB_MAX })
+        }
+        ("InfoLimits", "max_ttl_seconds" | "session_ttl_seconds") => {
+            json!({ "minimum": 1, "maximum": l::TTL_SECONDS_MAX })
+        }
+        ("Stats", "cpu_limit") => json!({ "minimum": l::CPU_MIN }),
+        ("ResourceLimits", "cpu") => json!({ "minimum": l::CPU_MIN }),
+        _ => return None,
+    })
+}
+
+fn variables() -> Value {
+    json!({
+        "propertyNames": { "pattern": VARIABLE },
+        "additionalProperties": {
+            "type": "string", "maxLength": l::ENV_STRING_BYTES_MAX, "pattern": NO_NUL,
+        },
+    })
+}
+
+/// The name or uid of a user. Whether there is such a one the image says.
+pub(super) fn user() -> Value {
+    json!({ "maxLength": USER_BYTES_MAX, "pattern": "^[^:\\x00-\\x1f\\x7f]*$" })
+}
+
+/// A path that may be empty.
+pub(super) fn path_or_none() -> Value {
+    let mut rule = path();
+    rule["minLength"] = 0.into();
+    rule
+}
+
+/// Rules between fields, beside [`either_or`]: what must hold where a field has a value.
+pub(super) fn depends(schema: &str) -> Vec<(&'static str, Value, Value)> {
+    match schema {
+        "ExecRequest" => vec![
+            // A PTY is one stream.
+            ("raw_output", json!(true), json!({ "split": { "enum": [false, null] } })),
+            ("stdin_open", json!(true), json!({ "stdin": { "type": "null" } })),
+            ("encoding", json!("base64"), json!({ "stdin": { "pattern": BASE64 } })),
+        ],
+        _ => Vec::new(),
+    }
 }
 
 /// A path as text: no NUL, and no name longer than 255.

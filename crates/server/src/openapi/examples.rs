@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::routes::docs;
+
 pub(super) const SESSION_ID: &str = "3f9c0a5be1d24c7f8a6b9d0e1f2a3b4c";
 pub(super) const EXEC_ID: &str = "build-1";
 pub(super) const PROCESS_ID: &str = "9d0e1f2a3b4c3f9c0a5be1d24c7f8a6b";
@@ -15,6 +17,29 @@ const DEPTH_MAX: usize = 8;
 /// An example of a schema.
 pub(super) fn of(schema: &Value, schemas: &Map<String, Value>) -> Value {
     made(schema, schemas, 0)
+}
+
+/// Two of the families of `/metrics`, as they are written.
+pub(super) const METRICS: &str = "\
+# HELP sandkasten_http_requests_active Requests that run.
+# TYPE sandkasten_http_requests_active gauge
+sandkasten_http_requests_active 1
+# HELP sandkasten_http_connections Open connections.
+# TYPE sandkasten_http_connections gauge
+sandkasten_http_connections 3
+";
+
+/// An example of a text that is no JSON; of a file in the binary its first lines.
+pub(super) fn text(kind: &str) -> Value {
+    let begin = |file: &str| file.split_inclusive('\n').take(4).collect::<String>();
+    match kind {
+        "text/plain" => METRICS.into(),
+        "application/openmetrics-text" => format!("{METRICS}# EOF\n").into(),
+        "text/html" => begin(docs::PAGE).into(),
+        "text/javascript" => begin(docs::SCRIPT).into(),
+        "text/css" => begin(docs::STYLE).into(),
+        _ => Value::Null,
+    }
 }
 
 fn made(schema: &Value, schemas: &Map<String, Value>, depth: usize) -> Value {
@@ -93,6 +118,7 @@ fn session(name: &str) -> Option<Value> {
         }),
         "PutWorkspace" => json!({ "quota_mb": 1024, "labels": { "team": "blue" } }),
         "Health" => json!({ "status": "ok" }),
+        "Readiness" => json!({ "status": "ready" }),
         "OpenApiDocument" => json!({ "openapi": "3.1.0" }),
         _ => return None,
     })

@@ -18,17 +18,21 @@ const EVENT_STREAM: &str = "text/event-stream";
 /// Completes the document.
 pub(super) fn explain(mut document: Value) -> Value {
     let requests = request_schemas(&document);
-    flatten_choices(&mut document);
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         for (name, schema) in schemas.iter_mut() {
             if requests.contains(name) {
                 explain_request(name, schema);
             } else {
                 drop_nulls(schema);
+                bound_answer(name, schema);
             }
             tidy(schema);
         }
     }
+    if let Some(base64) = document["components"]["schemas"].get_mut("Base64") {
+        base64["pattern"] = bounds::BASE64.into();
+    }
+    flatten_choices(&mut document);
     let schemas = document["components"]["schemas"].as_object().cloned().unwrap_or_default();
     let mut responses = Map::new();
     let mut paths = document["paths"].take();
@@ -68,17 +72,29 @@ fn flatten_choices(document: &mut Value) {
 /// The object that a choice with a tag is.
 fn tagged(choice: &Value, known: &Value) -> Option<Value> {
     let (mut fields, mut required) = (Map::new(), Vec::new());
-    let whole = [choice.clone()];
-    for part in choice["allOf"].as_array().map_or(&whole[..], Vec::as_slice) {
-        let part = target(part).map_or(part, |name| &known[name]);
-        fields.extend(part["properties"].as_object()?.clone());
-        required.extend(part["required"].as_array().into_iter().flatten().cloned());
-    }
-    fields.get("type")?["enum"][0].as_str().filter(|tag| tag.is_ascii() && !tag.is_empty())?;
+    gather(choice, known, &mut fields, &mut required);
+    let tag = fields.get("type")?["enum"][0].as_str().unwrap_or_default();
+    let tag = Some(tag.to_owned()).filter(|tag| tag.is_ascii() && !tag.is_empty())?;
+    fields["type"]["description"] = format!("Which message it is: always `{tag}`.").into();
     let about = &choice["description"];
     Some(json!({
         "type": "object", "properties": fields, "required": required, "description": about,
     }))
+}
+
+/// The fields of a schema and of all that it is made of.
+fn gather(
+    schema: &Value,
+    known: &Value,
+    fields: &mut Map<String, Value>,
+    required: &mut Vec<Value>,
+) {
+    let schema = target(schema).map_or(schema, |name| &known[name]);
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        gather(part, known, fields, required);
+    }
+    fields.extend(schema["properties"].as_object().cloned().unwrap_or_default());
+    required.extend(schema["required"].as_array().into_iter().flatten().cloned());
 }
 
 /// Names of the schemas that requests are made of.
@@ -111,10 +127,43 @@ fn explain_request(name: &str, schema: &mut Value) {
             merge(rule, bound);
         }
     }
+    for choice in schema["oneOf"].as_array_mut().into_iter().flatten() {
+        let kind = choice["type"].as_str().unwrap_or_default().to_owned();
+        if let Some(bound) = bounds::of_choice(name, &kind) {
+            merge(choice, bound);
+        }
+        close(choice);
+    }
     let pairs = bounds::either_or(name);
     if let (Some(rule), Some(object)) = (exactly_one(pairs), schema.as_object_mut()) {
         object.extend(rule);
     }
+    for (field, value, rest) in bounds::depends(name) {
+        let given = json!({ "properties": { field: { "const": value } } });
+        schema["dependentSchemas"][field] = json!({ "if": given, "then": { "properties": rest } });
+    }
+    close(schema);
+}
+
+/// A field that an object of a request does not have is refused.
+fn close(schema: &mut Value) {
+    if schema.get("properties").is_some() && schema.get("allOf").is_none() {
+        schema["additionalProperties"] = false.into();
+    }
+    drop_empty(schema);
+}
+
+/// Adds what can come to a schema of answers.
+fn bound_answer(name: &str, schema: &mut Value) {
+    for (field, rule) in schema["properties"].as_object_mut().into_iter().flatten() {
+        if let Some(bound) = bounds::of_answer(name, field) {
+            merge(rule, bound);
+        }
+    }
+    for part in schema["allOf"].as_array_mut().into_iter().flatten() {
+        bound_answer(name, part);
+    }
+    drop_empty(schema);
 }
 
 /// Adds the members of `more`. A field of some words or null is a choice: makers of clients have no name
@@ -277,9 +326,10 @@ fn explain_parameters(call: &Call<'_>, operation: &mut Value) {
         };
         drop_null(&mut parameter["schema"]);
         let Some(known) = known else { continue };
-        let own = parameter["description"].as_str().unwrap_or_default();
-        let more = if own.is_empty() { String::new() } else { format!("; {own}") };
-        parameter["description"] = format!("{}{more}.", known.about).into();
+        // The handler's own words come before those that hold everywhere else.
+        if parameter["description"].as_str().is_none_or(str::is_empty) {
+            parameter["description"] = known.about.into();
+        }
         merge(&mut parameter["schema"], known.schema);
         if parameter.get("example").is_none() && !known.example.is_null() {
             parameter["example"] = known.example;
@@ -314,7 +364,7 @@ fn explain_media(kind: &str, media: &mut Value, schemas: &Map<String, Value>) {
     if media.get("example").is_none() && kind != "multipart/form-data" && !is_binary(kind) {
         media["example"] = match kind {
             "application/json" | EVENT_STREAM => examples::of(&media["schema"], schemas),
-            _ => "text".into(),
+            other => examples::text(other),
         };
     }
     if kind == EVENT_STREAM {

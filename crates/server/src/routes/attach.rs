@@ -49,7 +49,7 @@ const LAST_STDIN: Duration = Duration::from_secs(10);
     params(
         ("id" = String, Path),
         ("process_id" = String, Path),
-        ("after" = Option<u64>, Query, description = "the last event that is known already; where absent, the recent screenful comes first"),
+        ("after" = Option<u64>, Query),
     ),
     responses(
         (status = 101, description = "A WebSocket; this is what its texts are", body = AttachText),

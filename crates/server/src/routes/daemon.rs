@@ -2,10 +2,8 @@
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use sandkasten_engine::{Config, WorkspacePolicy};
-use sandkasten_types::ErrorCode;
 use sandkasten_types::error::ErrorBody;
 use sandkasten_types::info::{Feature, Info, InfoLimits, ResourceLimits};
 use sandkasten_types::limits::{EXEC_TIMEOUT_MS_DEFAULT, TTL_SECONDS_MAX};
@@ -14,15 +12,36 @@ use utoipa::ToSchema;
 
 use crate::app::{Answer, App, ok};
 use crate::edge::JSON;
-use crate::error::ApiError;
+use crate::error::{ApiError, Special};
 use crate::metrics::Format;
 use crate::openapi::{self, OpenApiDocument};
 
-/// `{"status":"ok"}`, or `ready`.
+/// `{"status":"ok"}`: the daemon lives.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`, or `ready`.
-    status: String,
+    /// Always `ok`.
+    status: Alive,
+}
+
+/// What `/healthz` says.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Alive {
+    Ok,
+}
+
+/// `{"status":"ready"}`: the daemon takes requests.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Readiness {
+    /// Always `ready`; what is not ready is an error.
+    status: Ready,
+}
+
+/// What `/readyz` says.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Ready {
+    Ready,
 }
 
 /// Says that the daemon lives. Needs no key.
@@ -31,22 +50,21 @@ pub(crate) struct Health {
     (status = "default", description = "An error", body = ErrorBody),
 ))]
 pub(crate) async fn healthz() -> Answer<Health> {
-    ok(Health { status: "ok".into() })
+    ok(Health { status: Alive::Ok })
 }
 
 /// Says that the daemon takes requests; 503 while it stops, and while its disk is full. Needs no key.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "readyz", security(()), responses(
-    (status = 200, description = "Done", body = Health),
+    (status = 200, description = "Done", body = Readiness),
     (status = "default", description = "An error", body = ErrorBody),
 ))]
-pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Health>, ApiError> {
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Readiness>, ApiError> {
     // While the daemon stops, the edge answers before this.
     match app.engine.disk_full() {
-        None => Ok(ok(Health { status: "ready".into() })),
+        None => Ok(ok(Readiness { status: Ready::Ready })),
         Some(room) => {
             let why = format!("disk full: {room}; no session is made, all else is served");
-            let error = ApiError::new(ErrorCode::NoSpace, why);
-            Err(error.with_status(StatusCode::SERVICE_UNAVAILABLE))
+            Err(Special::DiskFull.error(why))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `GET /docs`: the API document for people. A page of three files in the binary; it asks for
-//! `/openapi.json` and nothing else, and its policy holds it to that.
+//! `/openapi.json` and nothing else, and its policy holds it to that. Its links are relative to `/docs`, so
+//! that they hold behind a proxy that adds a prefix.
 
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY};
@@ -9,12 +10,16 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
+pub(crate) const PAGE: &str = include_str!("../docs/index.html");
+pub(crate) const SCRIPT: &str = include_str!("../docs/script.js");
+pub(crate) const STYLE: &str = include_str!("../docs/style.css");
+
 /// This document as a page for people. Needs no key.
 #[utoipa::path(get, path = "/docs", tag = "daemon", operation_id = "docs", security(()), responses(
     (status = 200, description = "The page", content_type = "text/html", body = String),
 ))]
 pub(crate) async fn page() -> Response {
-    file("text/html; charset=utf-8", include_str!("../docs/index.html"))
+    file("text/html; charset=utf-8", PAGE)
 }
 
 /// The script of the page. Needs no key.
@@ -22,7 +27,7 @@ pub(crate) async fn page() -> Response {
     (status = 200, description = "The script", content_type = "text/javascript", body = String),
 ))]
 pub(crate) async fn script() -> Response {
-    file("text/javascript; charset=utf-8", include_str!("../docs/script.js"))
+    file("text/javascript; charset=utf-8", SCRIPT)
 }
 
 /// The style sheet of the page. Needs no key.
@@ -30,7 +35,7 @@ pub(crate) async fn script() -> Response {
     (status = 200, description = "The style sheet", content_type = "text/css", body = String),
 ))]
 pub(crate) async fn style() -> Response {
-    file("text/css; charset=utf-8", include_str!("../docs/style.css"))
+    file("text/css; charset=utf-8", STYLE)
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {

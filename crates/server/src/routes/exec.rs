@@ -90,9 +90,9 @@ pub(crate) async fn stream(
 #[utoipa::path(get, path = "/v1/sessions/{id}/execs", tag = "exec", operation_id = "list_execs",
     params(
         ("id" = String, Path),
-        ("status" = Option<String>, Query, description = "those that stand so: `queued`, `running` or `finished`"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("status" = Option<String>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Execs),
@@ -148,7 +148,7 @@ pub(crate) async fn cancel(
     params(
         ("id" = String, Path),
         ("exec_id" = String, Path),
-        ("eof" = Option<bool>, Query, description = "close its stdin behind the body"),
+        ("eof" = Option<bool>, Query),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -182,9 +182,9 @@ pub(crate) async fn stdin(
     params(
         ("id" = String, Path),
         ("exec_id" = String, Path),
-        ("after" = Option<u64>, Query, description = "the last event that is known already"),
-        ("follow" = Option<bool>, Query, description = "wait for what is still to come"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "as `after`, and before it"),
+        ("after" = Option<u64>, Query),
+        ("follow" = Option<bool>, Query),
+        ("Last-Event-ID" = Option<u64>, Header),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = ReplayDatum),
@@ -219,7 +219,7 @@ pub(crate) async fn restart_shell(
 }
 
 /// What `status` of a list of commands or processes may be.
-pub(super) const RUN_STATUSES: [(&str, RunStatus); 3] = [
+pub(crate) const RUN_STATUSES: [(&str, RunStatus); 3] = [
     ("queued", RunStatus::Queued),
     ("running", RunStatus::Running),
     ("finished", RunStatus::Finished),

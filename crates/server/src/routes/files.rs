@@ -35,7 +35,7 @@ const ENCODE_BYTES: usize = 48 * 1024;
 
 /// Writes a file, whole or not at all.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/write", tag = "files", operation_id = "write_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = WriteFile,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -56,10 +56,10 @@ pub(crate) async fn write(
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/read", tag = "files", operation_id = "read_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = FileContent),
@@ -75,7 +75,7 @@ pub(crate) async fn read(
 
 /// Writes the files of a form into a directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/upload", tag = "files", operation_id = "upload_files",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body(content = UploadForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "Done", body = Uploaded),

@@ -13,9 +13,8 @@ use crate::query::{Query, has_all};
 /// The images of this daemon, by name.
 #[utoipa::path(get, path = "/v1/images", tag = "images", operation_id = "list_images",
     params(
-        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Images),

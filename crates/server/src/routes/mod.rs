@@ -3,13 +3,13 @@
 mod archive;
 mod attach;
 mod daemon;
-mod docs;
-mod exec;
+pub(crate) mod docs;
+pub(crate) mod exec;
 mod files;
 mod images;
 mod processes;
 mod raw;
-mod sessions;
+pub(crate) mod sessions;
 mod tree;
 mod watch;
 mod workspaces;

@@ -111,9 +111,9 @@ impl Pull for Output {
 #[utoipa::path(get, path = "/v1/sessions/{id}/processes", tag = "processes", operation_id = "list_processes",
     params(
         ("id" = String, Path),
-        ("status" = Option<String>, Query, description = "those that stand so: `queued`, `running` or `finished`"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("status" = Option<String>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Processes),
@@ -165,7 +165,7 @@ pub(crate) async fn kill(
     params(
         ("id" = String, Path),
         ("process_id" = String, Path),
-        ("eof" = Option<bool>, Query, description = "close its stdin behind the body"),
+        ("eof" = Option<bool>, Query),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -231,9 +231,9 @@ pub(crate) async fn resize(
     params(
         ("id" = String, Path),
         ("process_id" = String, Path),
-        ("after" = Option<u64>, Query, description = "the last event that is known already"),
-        ("follow" = Option<bool>, Query, description = "wait for what is still to come"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "as `after`, and before it"),
+        ("after" = Option<u64>, Query),
+        ("follow" = Option<bool>, Query),
+        ("Last-Event-ID" = Option<u64>, Header),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = ProcessDatum),

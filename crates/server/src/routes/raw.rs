@@ -38,7 +38,7 @@ use crate::body::Reader;
 use crate::budget::Share;
 use crate::conditions::{self, Part, Verdict};
 use crate::edits;
-use crate::error::ApiError;
+use crate::error::{ApiError, Special};
 use crate::json::{Json, refuse_coding};
 use crate::query::{Query, field_path};
 
@@ -55,9 +55,9 @@ const DIR_MODE: u32 = 0o755;
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/file", tag = "files", operation_id = "get_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
@@ -78,11 +78,11 @@ pub(crate) async fn get(
 #[utoipa::path(put, path = "/v1/sessions/{id}/fs/file", tag = "files", operation_id = "put_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("mode" = Option<String>, Query, description = "octal; an existing file keeps its own where absent"),
-        ("create_parents" = Option<bool>, Query, description = "true where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("mode" = Option<String>, Query),
+        ("create_parents" = Option<bool>, Query),
+        ("user" = Option<String>, Query),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -103,10 +103,10 @@ pub(crate) async fn put(
 #[utoipa::path(delete, path = "/v1/sessions/{id}/fs/file", tag = "files", operation_id = "delete_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent."),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Done),
@@ -125,10 +125,10 @@ pub(crate) async fn delete(
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/stat", tag = "files", operation_id = "stat_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("follow" = Option<bool>, Query, description = "false: of a link itself; true where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("follow" = Option<bool>, Query),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = DirEntry),
@@ -144,7 +144,7 @@ pub(crate) async fn stat(
 
 /// Makes a directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/mkdir", tag = "files", operation_id = "make_directory",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = MakeDirectory,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -161,7 +161,7 @@ pub(crate) async fn mkdir(
 
 /// Gives a file or directory another name.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/move", tag = "files", operation_id = "move_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = MoveFile,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -178,7 +178,7 @@ pub(crate) async fn r#move(
 
 /// Sets the mode of a file or directory.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/chmod", tag = "files", operation_id = "chmod_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = ChangeMode,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -195,7 +195,7 @@ pub(crate) async fn chmod(
 
 /// Replaces exact texts in a file, all or none.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/edit", tag = "files", operation_id = "edit_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = EditFile,
     responses(
         (status = 200, description = "Done", body = Edited),
@@ -215,9 +215,8 @@ pub(crate) async fn edit(
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs/file", tag = "workspaces", operation_id = "get_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
@@ -238,11 +237,10 @@ pub(crate) async fn workspace_get(
 #[utoipa::path(put, path = "/v1/workspaces/{id}/fs/file", tag = "workspaces", operation_id = "put_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("mode" = Option<String>, Query, description = "octal; an existing file keeps its own where absent"),
-        ("create_parents" = Option<bool>, Query, description = "true where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("mode" = Option<String>, Query),
+        ("create_parents" = Option<bool>, Query),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -263,10 +261,9 @@ pub(crate) async fn workspace_put(
 #[utoipa::path(delete, path = "/v1/workspaces/{id}/fs/file", tag = "workspaces", operation_id = "delete_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent."),
     ),
     responses(
         (status = 200, description = "Done", body = Done),
@@ -285,10 +282,9 @@ pub(crate) async fn workspace_delete(
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs/stat", tag = "workspaces", operation_id = "stat_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("follow" = Option<bool>, Query, description = "false: of a link itself; true where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("follow" = Option<bool>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = DirEntry),
@@ -426,7 +422,7 @@ fn not_modified(etag: Etag) -> Result<Response, ApiError> {
 
 fn outside(size: u64) -> Result<Response, ApiError> {
     let message = format!("the range lies outside of the file, which is {size} bytes");
-    let error = ApiError::invalid(message).with_status(StatusCode::RANGE_NOT_SATISFIABLE);
+    let error = Special::Range.error(message);
     let range = header(&format!("bytes */{size}"))?;
     let mut response = error.into_response();
     response.headers_mut().insert(CONTENT_RANGE, range);

@@ -21,7 +21,7 @@ use crate::query::Query;
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 
 /// What `status` of the list may be.
-const STATUSES: [(&str, SessionStatus); 9] = [
+pub(crate) const STATUSES: [(&str, SessionStatus); 9] = [
     ("creating", SessionStatus::Only(Status::Creating)),
     ("running", SessionStatus::Only(Status::Running)),
     ("paused", SessionStatus::Only(Status::Paused)),
@@ -35,7 +35,7 @@ const STATUSES: [(&str, SessionStatus); 9] = [
 
 /// Makes a session. It answers when a command sent at once would work.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", operation_id = "create_session", request_body = CreateSession,
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")),
+    params(("Idempotency-Key" = Option<String>, Header)),
     responses(
         (status = 201, description = "Made", body = Session),
         (status = "default", description = "An error", body = ErrorBody),
@@ -56,10 +56,10 @@ pub(crate) async fn create(
 /// Sessions, oldest first: those that have not ended, unless `status` says otherwise.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions", operation_id = "list_sessions",
     params(
-        ("status" = Option<String>, Query, description = "those that stand so; `ended`: those that ended in the last 24 hours, in whatever way"),
-        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; where absent all, and 1000 of those that have ended"),
-        ("cursor" = Option<String>, Query, description = "`X-Next-Cursor` of the page before"),
+        ("status" = Option<String>, Query, description = "Only sessions with this status; `ended`: those that ended in the last 24 hours, in whatever way. Those that have not ended where absent."),
+        ("label" = Option<Vec<String>>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The most entries of a page, 1 to 1000. Where absent: all, but of ended sessions 1000."),
+        ("cursor" = Option<String>, Query, description = "Where the page begins: `X-Next-Cursor` of the page before."),
     ),
     responses(
         (status = 200, description = "Done", body = Vec<Session>),

@@ -21,10 +21,10 @@ use crate::query::{Query, field_path};
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/list", tag = "files", operation_id = "list_directory",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
         ("depth" = Option<u64>, Query, minimum = 1, maximum = 64),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Listing),
@@ -43,10 +43,10 @@ pub(crate) async fn list(
     operation_id = "list_workspace_tree",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
         ("depth" = Option<u64>, Query, minimum = 1, maximum = 64),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Listing),
@@ -89,11 +89,11 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/glob", tag = "files", operation_id = "glob",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "relative to `path`, or absolute"),
-        ("path" = Option<String>, Query, description = "`/workspace` where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("pattern" = String, Query, description = "The glob that paths are matched against: relative to `path`, or absolute."),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Globbed),
@@ -112,11 +112,11 @@ pub(crate) async fn glob(
     operation_id = "glob_workspace",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "relative to `path`, or absolute below `/workspace`"),
-        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000, description = "1000 where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("pattern" = String, Query, description = "The glob that paths are matched against: relative to `path`, or absolute below `/workspace`."),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Globbed),
@@ -177,14 +177,14 @@ pub(super) fn top(query: &Query) -> Result<Vec<u8>, ApiError> {
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/grep", tag = "files", operation_id = "grep",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "a regular expression, over single lines"),
-        ("path" = Option<String>, Query, description = "a directory or a file; `/workspace` where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("include" = Option<Vec<String>>, Query, description = "globs of the files that are searched: over names, or over paths where a slash is in it"),
+        ("pattern" = String, Query),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("include" = Option<Vec<String>>, Query),
         ("ignore_case" = Option<bool>, Query),
-        ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("context" = Option<u64>, Query, maximum = 100),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Grepped),
@@ -203,14 +203,14 @@ pub(crate) async fn grep(
     operation_id = "grep_workspace",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "a regular expression, over single lines"),
-        ("path" = Option<String>, Query, description = "a directory or a file; the workspace itself where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("include" = Option<Vec<String>>, Query, description = "globs of the files that are searched: over names, or over paths where a slash is in it"),
+        ("pattern" = String, Query),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("include" = Option<Vec<String>>, Query),
         ("ignore_case" = Option<bool>, Query),
-        ("context" = Option<u64>, Query, maximum = 100, description = "lines before and after each that is found"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000, description = "100 where absent"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("context" = Option<u64>, Query, maximum = 100),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 10_000),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Grepped),
@@ -276,7 +276,7 @@ pub(super) fn said(path: Vec<u8>) -> (String, Option<Base64>) {
 
 /// Copies a file, or a directory with all in it. Mode and time of change are kept, links stay links.
 #[utoipa::path(post, path = "/v1/sessions/{id}/fs/copy", tag = "files", operation_id = "copy",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = CopyFiles,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -296,7 +296,7 @@ pub(crate) async fn copy(
     operation_id = "copy_in_workspace",
     params(
         ("id" = String, Path),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("user" = Option<String>, Query),
     ), request_body = CopyFiles,
     responses(
         (status = 200, description = "Done", body = Done),

@@ -28,10 +28,10 @@ const PATHS_BYTES_MAX: usize = 7 * 1024;
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/watch", tag = "files", operation_id = "watch",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "`/workspace` where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
-        ("user" = Option<String>, Query, description = "who the call acts as: the session's user where absent; `sandbox`, `root`, or any name or uid of the image's passwd"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("recursive" = Option<bool>, Query, description = "Whether directories below it are watched too, new ones included; `false` where absent."),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),
@@ -51,10 +51,10 @@ pub(crate) async fn watch(
     operation_id = "watch_workspace",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("recursive" = Option<bool>, Query, description = "in directories below it too, and in new ones"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
+        ("recursive" = Option<bool>, Query, description = "Whether directories below it are watched too, new ones included; `false` where absent."),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", content_type = "text/event-stream", body = WatchDatum),

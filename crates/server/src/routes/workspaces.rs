@@ -22,9 +22,9 @@ use crate::query::{Query, has_all};
 /// All workspaces, by id.
 #[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces", operation_id = "list_workspaces",
     params(
-        ("label" = Option<Vec<String>>, Query, description = "`key=value`: those that have this label; may be repeated, and then all of them count"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "how many at most; all where absent"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("label" = Option<Vec<String>>, Query),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Workspaces),
@@ -91,9 +91,8 @@ pub(crate) async fn delete(
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs", tag = "workspaces", operation_id = "list_workspace_directory",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "the workspace itself where absent"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Entries),
@@ -132,8 +131,8 @@ pub(crate) async fn write(
 #[utoipa::path(get, path = "/v1/workspaces/{id}/fs/read", tag = "workspaces", operation_id = "read_workspace_file",
     params(
         ("id" = String, Path),
-        ("path" = Option<String>, Query, description = "this or `path_base64`"),
-        ("path_base64" = Option<String>, Query, description = "in place of `path`, for one that is not UTF-8"),
+        ("path" = Option<String>, Query),
+        ("path_base64" = Option<String>, Query),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
         ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
     ),

@@ -18,9 +18,14 @@ fn the_daemon_sends_the_document_that_is_checked_in() {
 
 #[test]
 fn redocly_has_no_complaint() {
-    let (_dir, document) = tools::document(&Lab::shared());
+    let (dir, document) = tools::document(&Lab::shared());
+    // What it may pass over stands beside its settings, and names the document by its path from there.
+    let settings = dir.path().join("redocly.yaml");
+    fs::copy(tools::file("redocly.yaml"), &settings).expect("copy the settings");
+    let ignored = dir.path().join(".redocly.lint-ignore.yaml");
+    fs::copy(tools::file("redocly_ignore.yaml"), ignored).expect("copy what it passes over");
     let mut lint = tools::node("@redocly/cli/bin/cli.js");
-    lint.arg("lint").arg(&document).arg("--config").arg(tools::file("redocly.yaml"));
+    lint.arg("lint").arg(&document).arg("--config").arg(settings);
     let output = lint.arg("--format=json").output().expect("run redocly");
     let said = String::from_utf8_lossy(&output.stdout);
     let report: Value = serde_json::from_str(&said).unwrap_or_else(|error| {
@@ -34,6 +39,28 @@ fn redocly_has_no_complaint() {
 fn openapi_spec_validator_has_no_complaint() {
     let (_dir, document) = tools::document(&Lab::shared());
     must(tools::program("openapi-spec-validator").arg(document));
+}
+
+/// What the daemon says of itself is what the document shows.
+#[test]
+fn examples_of_the_daemon_are_its_answers() {
+    let lab = Lab::shared();
+    let document = lab.client.document.as_ref().expect("the document").root();
+    let shown = |path: &str, kind: &str| {
+        let answer = &document["paths"][path]["get"]["responses"]["200"];
+        answer["content"][kind]["example"].clone()
+    };
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(lab.client.get(path).ok(200), shown(path, "application/json"), "{path}");
+    }
+    let metrics = lab.client.request("GET", "/metrics").send();
+    let metrics = String::from_utf8(metrics.body).expect("text");
+    for line in shown("/metrics", "text/plain").as_str().expect("a text").lines() {
+        // Of a figure the name alone: its value is another each time.
+        let told = if line.starts_with('#') { Some(line) } else { line.split(' ').next() };
+        let told = told.expect("a line");
+        assert!(metrics.lines().any(|other| other.starts_with(told)), "{line}: {metrics}");
+    }
 }
 
 /// The page needs no key, and its policy lets in nothing but its own files.
@@ -53,14 +80,16 @@ fn docs_are_a_page_of_its_own_files() {
         starts.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
     };
     assert_eq!(page.matches("<script").count(), 1, "no script but the file's");
-    assert!(page.contains("<script src=\"/docs/script.js\" defer></script>"));
+    assert!(page.contains("<script src=\"docs/script.js\" defer></script>"));
     assert!(!page.contains("<style") && !page.contains("style="), "no style but the file's");
     for address in [parts("href"), parts("src")].concat() {
-        if address.starts_with('/') {
-            assert_eq!(anonymous.request("GET", &address).send().status(), 200, "{address}");
-        } else {
-            assert!(address.starts_with('#') || address == "data:,", "{address}");
+        if address.starts_with('#') || address == "data:," {
+            continue;
         }
+        // Relative to `/docs`: behind a proxy the page may be at `/any/prefix/docs`.
+        assert!(!address.starts_with('/') && !address.contains(':'), "{address}");
+        let target = format!("/{address}");
+        assert_eq!(anonymous.request("GET", &target).send().status(), 200, "{address}");
     }
 }
 
