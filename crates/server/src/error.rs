@@ -50,6 +50,7 @@ pub(crate) enum Special {
 }
 
 impl Special {
+    #[cfg(test)]
     pub(crate) const ALL: [Self; 4] = [Self::Address, Self::Range, Self::Head, Self::DiskFull];
 
     pub(crate) fn code(self) -> ErrorCode {

@@ -47,8 +47,9 @@ pub(super) fn of_field(schema: &str, field: &str) -> Option<Value> {
 
 fn session_field(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
-        ("CreateSession", "ttl_seconds") => json!({ "minimum": 0, "maximum": l::TTL_SECONDS_MAX }),
-        ("UpdateSession", "ttl_seconds") => json!({ "minimum": 1, "maximum": l::TTL_SECONDS_MAX }),
+        ("CreateSession" | "UpdateSession", "ttl_seconds") => {
+            json!({ "minimum": 0, "maximum": l::TTL_SECONDS_MAX })
+        }
         ("CreateSession" | "UpdateSession", "name") => {
             json!({ "maxLength": l::SESSION_NAME_BYTES_MAX, "pattern": NO_CONTROL })
         }
@@ -75,12 +76,15 @@ fn session_field(schema: &str, field: &str) -> Option<Value> {
             json!({ "pattern": "^([a-z0-9][a-z0-9-]{0,62}[a-z0-9])?$", "maxLength": 64 })
         }
         ("CreateSession", "cwd") => {
-            json!({ "pattern": "^(/[^\\x00]*)?$", "maxLength": l::PATH_BYTES_MAX - 1 })
+            let pattern = format!("^((/+[^/\\x00]{{1,{}}})+/*|/*)$", l::NAME_BYTES_MAX);
+            json!({ "pattern": pattern, "maxLength": l::PATH_BYTES_MAX - 1 })
         }
         ("ExecRequest", "cwd") => {
-            json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX - 1, "pattern": NO_NUL })
+            json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX - 1, "pattern": names() })
         }
-        ("StartProcess", "cwd") => json!({ "pattern": NO_NUL, "maxLength": l::PATH_BYTES_MAX - 1 }),
+        ("StartProcess", "cwd") => {
+            json!({ "pattern": names(), "maxLength": l::PATH_BYTES_MAX - 1 })
+        }
         ("CreateSession", "exec_mode") => words(&["stateful", ""]),
         ("CreateSession" | "ExecRequest" | "StartProcess", "user") => user(),
         ("Limits", "cpu") => json!({ "minimum": l::CPU_MIN, "x-maximum": "limits.ceilings.cpu" }),
@@ -138,6 +142,10 @@ fn run_field(schema: &str, field: &str) -> Option<Value> {
 fn file_field(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
         (_, "path" | "from" | "to") => path(),
+        // Empty is the workspace itself.
+        ("UploadForm", "path_base64") => {
+            json!({ "pattern": BASE64, "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4 })
+        }
         (_, "path_base64" | "from_base64" | "to_base64") => {
             json!({
                 "pattern": BASE64, "minLength": 4, "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4,
@@ -149,6 +157,7 @@ fn file_field(schema: &str, field: &str) -> Option<Value> {
         }
         ("Edit", "old") => json!({ "minLength": 1 }),
         ("Edit", "count") => json!({ "minimum": 1, "maximum": u64::MAX, "format": "uint64" }),
+        ("UploadForm", "files") => json!({ "minItems": 1, "maxItems": l::UPLOAD_FILES_MAX }),
         ("EditFile", "edits") => json!({ "minItems": 1, "maxItems": l::EDITS_MAX }),
         _ => return None,
     })
@@ -211,23 +220,55 @@ pub(super) fn path_or_none() -> Value {
     rule
 }
 
-/// Rules between fields, beside [`either_or`]: what must hold where a field has a value.
+/// Rules between fields, beside [`either_or`]: a field, a schema of its value, and what must hold with that.
 pub(super) fn depends(schema: &str) -> Vec<(&'static str, Value, Value)> {
     match schema {
         "ExecRequest" => vec![
             // A PTY is one stream.
-            ("raw_output", json!(true), json!({ "split": { "enum": [false, null] } })),
-            ("stdin_open", json!(true), json!({ "stdin": { "type": "null" } })),
-            ("encoding", json!("base64"), json!({ "stdin": { "pattern": BASE64 } })),
+            (
+                "raw_output",
+                json!({ "const": true }),
+                with(json!({ "split": { "enum": [false, null] } })),
+            ),
+            ("stdin_open", json!({ "const": true }), with(json!({ "stdin": { "type": "null" } }))),
+            (
+                "encoding",
+                json!({ "const": "base64" }),
+                with(json!({ "stdin": { "pattern": BASE64 } })),
+            ),
         ],
+        // A process outlives those who read it, unless it is waited for.
+        "StartProcess" => vec![(
+            "on_disconnect",
+            json!({ "const": "kill" }),
+            json!({ "required": ["wait"], "properties": { "wait": { "const": true } } }),
+        )],
+        "UploadForm" => vec![(
+            "path",
+            json!({ "type": "string" }),
+            with(json!({ "path_base64": { "type": "null" } })),
+        )],
         _ => Vec::new(),
     }
 }
 
+fn with(properties: Value) -> Value {
+    json!({ "properties": properties })
+}
+
+/// Fields of which at least one is given, by schema.
+pub(super) fn at_least_one(schema: &str) -> Option<(&'static str, &'static str)> {
+    (schema == "UploadForm").then_some(("file", "files"))
+}
+
 /// A path as text: no NUL, and no name longer than 255.
 pub(super) fn path() -> Value {
-    let pattern = format!("^(/*[^/\\x00]{{1,{}}})*/*$", l::NAME_BYTES_MAX);
-    json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX, "pattern": pattern })
+    json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX, "pattern": names() })
+}
+
+/// Names between slashes.
+fn names() -> String {
+    format!("^(/*[^/\\x00]{{1,{}}})*/*$", l::NAME_BYTES_MAX)
 }
 
 /// Pairs of fields of which exactly one is given, by schema.

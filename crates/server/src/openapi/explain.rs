@@ -138,9 +138,13 @@ fn explain_request(name: &str, schema: &mut Value) {
     if let (Some(rule), Some(object)) = (exactly_one(pairs), schema.as_object_mut()) {
         object.extend(rule);
     }
+    if let Some((this, other)) = bounds::at_least_one(name) {
+        schema["if"] = json!({ "not": given(this) });
+        schema["then"] = given(other);
+    }
     for (field, value, rest) in bounds::depends(name) {
-        let given = json!({ "properties": { field: { "const": value } } });
-        schema["dependentSchemas"][field] = json!({ "if": given, "then": { "properties": rest } });
+        let is_so = json!({ "properties": { field: value } });
+        schema["dependentSchemas"][field] = json!({ "if": is_so, "then": rest });
     }
     close(schema);
 }
@@ -181,11 +185,15 @@ fn merge(schema: &mut Value, more: Value) {
     }
 }
 
+/// What holds where a field is given: it is there and not null.
+fn given(field: &str) -> Value {
+    json!({ "required": [field], "properties": { field: { "not": { "type": "null" } } } })
+}
+
 /// Of each pair of fields exactly one is given. Written with `if` alone: makers of clients pass over it, and
 /// would take `oneOf` for several types.
 fn exactly_one(pairs: &[(&str, &str)]) -> Option<Map<String, Value>> {
     let ((this, other), rest) = pairs.split_first()?;
-    let given = |field: &str| json!({ "required": [field], "properties": { field: { "not": { "type": "null" } } } });
     let mut then = json!({ "not": given(other) });
     let mut otherwise = given(other);
     if let (Some(more), Some(then), Some(otherwise)) =
@@ -349,12 +357,12 @@ fn explain_body(body: &mut Value, schemas: &Map<String, Value>) {
     drop_empty(body);
 }
 
-/// Whether a body is needed: no bytes are bytes too, and no JSON is `{}`.
+/// Whether a body is needed: no bytes are bytes too, but no archive, and no JSON is `{}`.
 fn must_be_given(kind: &str, schema: &Value, schemas: &Map<String, Value>) -> bool {
     let schema = target(schema).and_then(|name| schemas.get(name)).unwrap_or(schema);
     match kind {
         "application/json" => schema.get("required").is_some() || schema.get("if").is_some(),
-        "multipart/form-data" => true,
+        "multipart/form-data" | "application/x-tar" | "application/gzip" => true,
         _ => false,
     }
 }

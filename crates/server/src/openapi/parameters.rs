@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::bounds::{self, BASE64, RUN_ID};
+use super::examples::ETAG;
 use crate::page::PAGE_MAX;
 use crate::routes::exec::RUN_STATUSES;
 use crate::routes::sessions::STATUSES;
@@ -65,6 +66,14 @@ fn in_path(call: &Call<'_>, name: &str) -> Option<Known> {
 fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
     Some(match name {
         "path" => path(call),
+        "path_base64" if call.is("get", "/v1/workspaces/{id}/fs") => known(
+            "Base64 of the bytes of a path, in place of `path` for one that is not UTF-8.",
+            json!({
+                "contentEncoding": "base64", "pattern": BASE64,
+                "maxLength": l::PATH_BYTES_MAX.div_ceil(3) * 4,
+            }),
+            Value::Null,
+        ),
         "path_base64" => known(
             "Base64 of the bytes of a path, in place of `path` for one that is not UTF-8: `c3JjL21haW4ucHk=`.",
             json!({
@@ -102,7 +111,7 @@ fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
         "include" => known(
             "Globs of the files that are searched, any number of times: over names, or over paths where a \
              slash is in it.",
-            json!({}),
+            json!({ "items": { "type": "string", "minLength": 1 } }),
             json!(["*.py"]),
         ),
         "ignore_case" => known(
@@ -245,10 +254,12 @@ fn in_query(call: &Call<'_>, name: &str) -> Option<Known> {
 pub(super) fn headers(call: &Call<'_>) -> Vec<Value> {
     let mut headers = vec![json!({ "$ref": "#/components/parameters/XRequestId" })];
     if call.is_file() {
-        if call.method == "get" {
-            headers.extend(["Range", "IfRange"].map(reference));
+        headers.push(reference("IfMatch"));
+        if call.is_safe() {
+            headers.extend(["IfNoneMatch", "Range", "IfRange"].map(reference));
+        } else {
+            headers.push(reference("IfAbsent"));
         }
-        headers.extend(["IfMatch", "IfNoneMatch"].map(reference));
     }
     headers
 }
@@ -257,29 +268,42 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/parameters/{name}") })
 }
 
-/// What [`headers`] refers to, and bounds of those that handlers document.
+/// What [`headers`] refers to.
 pub(super) fn components() -> Value {
+    let text = json!({ "type": "string" });
+    let tags = json!({ "type": "string", "minLength": 1, "pattern": TAGS });
     json!({
         "XRequestId": header("X-Request-Id",
             "The client's own id of the request: 1 to 64 of `[A-Za-z0-9._-]`. The answer and the daemon's \
-             log carry it; where it is absent or another text, one is made."),
+             log carry it; where it is absent or another text, one is made.", &text, "job-4711.1"),
         "Range": header("Range",
-            "One range of bytes, as `bytes=0-1023`. Several, another unit or a malformed one are as if it was absent."),
+            "One range of bytes, as `bytes=0-1023`. Several, another unit or a malformed one are as if it was absent.",
+            &text, "bytes=0-1023"),
         "IfRange": header("If-Range",
-            "`Range` counts only if the file still has this `ETag`."),
+            "`Range` counts only if the file still has this `ETag`.", &text, ETAG),
         "IfMatch": header("If-Match",
-            "`*` or entity tags in quotes: the file must be there and have one of them, else 412."),
+            "`*` or entity tags in quotes: the file must be there and have one of them, else 412.", &tags, "*"),
         "IfNoneMatch": header("If-None-Match",
-            "`*` or entity tags in quotes. A read is 304 where the file has one of them; a write takes `*` \
-             alone and is 412 where the file is there."),
+            "`*` or entity tags in quotes: 304 where the file has one of them.", &tags, ETAG),
+        // No example: it excludes `If-Match`.
+        "IfAbsent": header("If-None-Match",
+            "`*` alone: 412 where the file is there. Not together with `If-Match`.",
+            &json!({ "type": "string", "enum": ["*"] }), Value::Null),
     })
 }
 
-fn header(name: &str, about: &str) -> Value {
-    json!({
-        "name": name, "in": "header", "required": false, "description": about,
-        "schema": { "type": "string" },
-    })
+/// `*`, or entity tags: in quotes, weak ones with `W/` before them.
+const TAGS: &str = "^(\\*|(W/)?\"[!#-+\\x2d-~]*\"(, ?(W/)?\"[!#-+\\x2d-~]*\")*)$";
+
+fn header(name: &str, about: &str, schema: &Value, example: impl Into<Value>) -> Value {
+    let mut header = json!({
+        "name": name, "in": "header", "required": false, "description": about, "schema": schema,
+    });
+    let example = example.into();
+    if !example.is_null() {
+        header["example"] = example;
+    }
+    header
 }
 
 /// Bounds of a header that a handler documents.

@@ -105,7 +105,7 @@ pub(crate) async fn put(
         ("id" = String, Path),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
-        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent."),
+        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent. Not together with `If-Match`."),
         ("user" = Option<String>, Query),
     ),
     responses(
@@ -263,7 +263,7 @@ pub(crate) async fn workspace_put(
         ("id" = String, Path),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
-        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent."),
+        ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent. Not together with `If-Match`."),
     ),
     responses(
         (status = 200, description = "Done", body = Done),

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use sandkasten_e2e::http::Client;
 use sandkasten_e2e::{Lab, lab};
 use serde_json::Value;
 
@@ -88,8 +89,9 @@ fn docs_are_a_page_of_its_own_files() {
         }
         // Relative to `/docs`: behind a proxy the page may be at `/any/prefix/docs`.
         assert!(!address.starts_with('/') && !address.contains(':'), "{address}");
-        let target = format!("/{address}");
-        assert_eq!(anonymous.request("GET", &target).send().status(), 200, "{address}");
+        // Without the document as its judge, which has no schema of the whole document.
+        let client = Client { document: None, ..anonymous.clone() };
+        assert_eq!(client.get(&format!("/{address}")).status(), 200, "{address}");
     }
 }
 
