@@ -59,6 +59,8 @@ pub(crate) fn packages() -> PathBuf {
 pub(crate) fn bare_node() -> Command {
     let mut command = Command::new(node_home().join("bin/node"));
     command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
+    // It would be left in the temporary directory.
+    command.env("NODE_DISABLE_COMPILE_CACHE", "1");
     command
 }
 
