@@ -38,7 +38,7 @@ pub struct CreateSession {
     pub limits: Option<Limits>,
     /// Only `stateful` in this version.
     pub exec_mode: Option<String>,
-    /// `strict` or `mvp`; not in this version.
+    /// Nothing in this version, which has one profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<String>,
 }
@@ -47,8 +47,8 @@ pub struct CreateSession {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UpdateSession {
-    /// Seconds the session lives after its last use, from now on: 1 to 86400, or 0 for the daemon's default.
-    /// It expires that much after now.
+    /// Seconds the session lives after its last use, from now on: 1 to 86400. It expires that much after
+    /// now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<i64>,
     /// All of its labels, 256 entries at most: others that it had go.

@@ -47,9 +47,10 @@ pub(super) fn of_field(schema: &str, field: &str) -> Option<Value> {
 
 fn session_field(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
-        ("CreateSession" | "UpdateSession", "ttl_seconds") => {
-            json!({ "minimum": 0, "maximum": l::TTL_SECONDS_MAX })
-        }
+        ("CreateSession", "ttl_seconds") => json!({ "minimum": 0, "maximum": l::TTL_SECONDS_MAX }),
+        ("UpdateSession", "ttl_seconds") => json!({ "minimum": 1, "maximum": l::TTL_SECONDS_MAX }),
+        // Not in this version.
+        ("CreateSession", "seccomp") => json!({ "type": "null" }),
         ("CreateSession" | "UpdateSession", "name") => {
             json!({ "maxLength": l::SESSION_NAME_BYTES_MAX, "pattern": NO_CONTROL })
         }
@@ -79,11 +80,8 @@ fn session_field(schema: &str, field: &str) -> Option<Value> {
             let pattern = format!("^((/+[^/\\x00]{{1,{}}})+/*|/*)$", l::NAME_BYTES_MAX);
             json!({ "pattern": pattern, "maxLength": l::PATH_BYTES_MAX - 1 })
         }
-        ("ExecRequest", "cwd") => {
+        ("ExecRequest" | "StartProcess", "cwd") => {
             json!({ "minLength": 1, "maxLength": l::PATH_BYTES_MAX - 1, "pattern": names() })
-        }
-        ("StartProcess", "cwd") => {
-            json!({ "pattern": names(), "maxLength": l::PATH_BYTES_MAX - 1 })
         }
         ("CreateSession", "exec_mode") => words(&["stateful", ""]),
         ("CreateSession" | "ExecRequest" | "StartProcess", "user") => user(),

@@ -187,8 +187,9 @@ fn user(call: &Call<'_>) -> Known {
                      passwd, of at most 256 bytes; the session's user where absent.";
         known(about, bounds::user(), "root")
     } else {
-        let about = "The user that the call acts as: `sandbox` (where absent) or `root`.";
-        known(about, json!({ "enum": ["sandbox", "root"] }), "root")
+        let about = "The user that the call acts as: `sandbox` (where absent) or `root`, or the uid of \
+                     one of them.";
+        known(about, json!({ "enum": ["sandbox", "root", "1000", "0"] }), "root")
     }
 }
 
