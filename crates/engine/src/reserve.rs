@@ -97,7 +97,7 @@ impl Reserve {
             self.set(Some(Room::of(&self.data_dir)?));
         } else if self.unsupported.load(Ordering::Relaxed) {
             self.set(None);
-        } else if is_there && self.full().is_none() {
+        } else if is_there && self.full().is_none() && !self.database_gave_up() {
             // As it should be.
         } else if has_room(&room, self.missing_of_database()) {
             self.set(None);
@@ -119,6 +119,11 @@ impl Reserve {
     fn missing_of_database(&self) -> u64 {
         let has = fs::metadata(db::reserve_of(&self.db_path)).map_or(0, |file| file.len());
         db::RESERVE_BYTES.saturating_sub(has)
+    }
+
+    /// It found the disk full before this did: what is free is what it let go of.
+    fn database_gave_up(&self) -> bool {
+        fs::metadata(db::reserve_of(&self.db_path)).is_ok_and(|file| file.len() == 0)
     }
 
     /// Given up by the database itself, or by a start.
@@ -196,7 +201,13 @@ mod test {
 
     #[test]
     fn what_was_given_up_is_no_room() {
-        let room = Room { total_bytes: 300 << 20, free_bytes: 78 << 20, inodes: 0, inodes_free: 0 };
+        let room = Room {
+            total_bytes: 300 << 20,
+            free_bytes: 78 << 20,
+            root_bytes: 90 << 20,
+            inodes: 0,
+            inodes_free: 0,
+        };
         assert!(has_room(&room, 0));
         assert!(!has_room(&Room { free_bytes: 63 << 20, ..room }, db::RESERVE_BYTES));
         assert!(!has_room(&Room { inodes: 4096, inodes_free: 2 * INODES, ..room }, 0));

@@ -164,6 +164,9 @@ fn of_file_system(env: &HostPaths, folder: &Folder, launcher: &Launcher) -> Vec<
     list
 }
 
+/// The row of [`disk_space`].
+pub const DISK_SPACE: &str = "disk-space";
+
 fn disk_space(data_dir: &Path) -> Guarantee {
     const SAYS: &str = "there is room for what sessions write";
     let tried = match Room::of(data_dir) {
@@ -174,7 +177,7 @@ fn disk_space(data_dir: &Path) -> Guarantee {
         Err(error) => Err(error.to_string()),
     };
     let fix = format!("make room on the file system of {}", data_dir.display());
-    required("disk-space", SAYS, &fix, tried)
+    required(DISK_SPACE, SAYS, &fix, tried)
 }
 
 fn disk_limits(env: &HostPaths, folder: &Folder, namespace: Option<&OwnedFd>) -> Guarantee {

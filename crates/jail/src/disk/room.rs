@@ -15,6 +15,8 @@ pub struct Room {
     pub total_bytes: u64,
     /// For everybody: what ext4 keeps back for root is not counted.
     pub free_bytes: u64,
+    /// For root, who has what is kept back too.
+    pub root_bytes: u64,
     /// 0 where the file system makes as many as are wanted.
     pub inodes: u64,
     pub inodes_free: u64,
@@ -31,16 +33,27 @@ impl Room {
         Ok(Self {
             total_bytes: disk.f_blocks.saturating_mul(disk.f_frsize),
             free_bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+            root_bytes: disk.f_bfree.saturating_mul(disk.f_frsize),
             inodes: disk.f_files,
             inodes_free: disk.f_ffree,
         })
     }
 
-    /// Too little for anything but deletes.
+    /// Too little for what boxes write.
     #[must_use]
     pub fn is_full(&self) -> bool {
+        self.lacks(self.free_bytes)
+    }
+
+    /// Too little for a daemon's own files, too.
+    #[must_use]
+    pub fn is_full_for_root(&self) -> bool {
+        self.lacks(self.root_bytes)
+    }
+
+    fn lacks(&self, bytes: u64) -> bool {
         // A file system of no size, as ramfs says it has, is not full.
-        let has_no_bytes = self.total_bytes > 0 && self.free_bytes < BYTES_MIN;
+        let has_no_bytes = self.total_bytes > 0 && bytes < BYTES_MIN;
         has_no_bytes || (self.inodes > 0 && self.inodes_free < INODES_MIN)
     }
 }
@@ -63,11 +76,18 @@ mod test {
 
     #[test]
     fn little_space_or_few_inodes_are_full() {
-        let room =
-            Room { total_bytes: 1 << 40, free_bytes: 1 << 30, inodes: 1000, inodes_free: 99 };
+        let room = Room {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 30,
+            root_bytes: 2 << 30,
+            inodes: 1000,
+            inodes_free: 99,
+        };
         assert!(!room.is_full());
         assert!(Room { free_bytes: 1 << 20, ..room }.is_full());
-        assert!(Room { inodes_free: 3, ..room }.is_full());
+        assert!(!Room { free_bytes: 0, ..room }.is_full_for_root());
+        assert!(Room { root_bytes: 0, ..room }.is_full_for_root());
+        assert!(Room { inodes_free: 3, ..room }.is_full_for_root());
         assert!(!Room { total_bytes: 0, free_bytes: 0, ..room }.is_full());
         assert!(!Room { inodes: 0, inodes_free: 0, ..room }.is_full());
     }

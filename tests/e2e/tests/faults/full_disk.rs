@@ -41,15 +41,16 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {err}");
 }
 
-/// A lab that is prepared, on a small ext4 of its own.
-fn on_a_small_disk() -> Lab {
+/// A lab that is prepared, on a small ext4 of its own, which keeps so many percent back for root.
+fn on_a_small_disk(kept_for_root: u8) -> Lab {
     let lab = Lab::builder().prepare();
     let (image, point) = (lab.dir().join("disk"), lab.dir().join("point"));
     File::create(&image).and_then(|file| file.set_len(DISK_BYTES)).expect("the image");
     fs::create_dir(&point).expect("a mount point");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let (image, point, data) = (text(&image), text(&point), text(&lab.data_dir));
-    run("mkfs.ext4", &["-q", "-F", "-N", "4096", &image]);
+    let kept = kept_for_root.to_string();
+    run("mkfs.ext4", &["-q", "-F", "-N", "4096", "-m", &kept, &image]);
     run("mount", &["-o", "loop", &image, &point]);
     run("cp", &["-a", &format!("{data}/."), &point]);
     run("mount", &["--move", &point, &data]);
@@ -122,8 +123,8 @@ fn figure(lab: &Lab, name: &str) -> u64 {
 }
 
 /// A lab with a session and a workspace that have files.
-fn used() -> (Lab, String) {
-    let mut lab = on_a_small_disk();
+fn used(kept_for_root: u8) -> (Lab, String) {
+    let mut lab = on_a_small_disk(kept_for_root);
     lab.restart();
     let made = lab.try_session(&json!({ "workspace_id": "kept" })).ok(201);
     let id = made["id"].as_str().expect("an id").to_owned();
@@ -172,7 +173,7 @@ fn a_disk_that_is_full_before_the_start() {
     if !is_inside("a_disk_that_is_full_before_the_start") {
         return;
     }
-    let (mut lab, id) = used();
+    let (mut lab, id) = used(5);
     for of in [Of::Blocks, Of::Inodes] {
         assert!(lab.stop().success());
         let filler = fill(&lab, of);
@@ -193,6 +194,36 @@ fn a_disk_that_is_full_before_the_start() {
     unmount(lab);
 }
 
+/// Root has filled what the file system keeps for it too: what the reserve gives up goes back to root first,
+/// and nobody else has any room.
+#[test]
+fn a_disk_that_keeps_room_for_root() {
+    if !is_inside("a_disk_that_keeps_room_for_root") {
+        return;
+    }
+    let (mut lab, id) = used(40);
+    assert!(lab.stop().success());
+    let filler = fill(&lab, Of::Blocks);
+    doctor_names_the_disk_alone(&lab);
+    lab.restart();
+    is_told(&lab);
+    let session = lab.known(&id);
+    assert_eq!(session.info()["status"], "running");
+    assert_eq!(session.read("/workspace/file"), b"content");
+    let stopped = lab.cli(&["stop", "--delete-sessions"]);
+    assert!(
+        stopped.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&stopped.stderr),
+        lab.log()
+    );
+    assert!(lab.wait().success());
+    fs::remove_dir_all(&filler).expect("remove the filler");
+    lab.restart();
+    assert_eq!(lab.session(&json!({})).delete().status(), 200);
+    unmount(lab);
+}
+
 fn doctor_names_the_disk_alone(lab: &Lab) {
     let output = lab.cli(&["doctor", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -209,7 +240,7 @@ fn a_disk_that_fills_up_while_sessions_live() {
     if !is_inside("a_disk_that_fills_up_while_sessions_live") {
         return;
     }
-    let (mut lab, id) = used();
+    let (mut lab, id) = used(5);
     let filler = fill(&lab, Of::Blocks);
     is_told(&lab);
     is_served(&lab, &id);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
-use sandkasten_engine::Engine;
 use sandkasten_engine::image::{ImageError, Store, way_to_make};
+use sandkasten_engine::{Engine, Room};
 use sandkasten_jail::disk;
-use sandkasten_jail::doctor::{Guarantee, State};
+use sandkasten_jail::doctor::{DISK_SPACE, Guarantee, State};
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_server::{ApiKey, Rest};
 use sandkasten_types::ids::random_hex;
@@ -43,11 +43,11 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     let launcher = Launcher::spawn();
     let settings = read_settings()?;
     let data_dir = absolute(&settings.data_dir);
-    make_room(&settings, &data_dir)?;
+    let full = make_room(&settings, &data_dir)?;
     let guarantees = doctor::of_host(&settings);
     let shown = shown(&guarantees);
     let missing: Vec<Guarantee> = guarantees.into_iter().filter(doctor::is_missing).collect();
-    refuse_host(args, &missing)?;
+    refuse_host(args, &missing, full)?;
     let launcher = launcher.map_err(no_launcher)?;
     instance::prepare(&data_dir)?;
     let claim = Claim::take(&data_dir)?;
@@ -67,11 +67,12 @@ pub(super) fn run(args: &Args, colours: Colours) -> Result<u8> {
     Ok(0)
 }
 
-/// A full disk has no room for what a start tries and writes, unless the reserve is given up.
-fn make_room(settings: &Settings, data_dir: &Path) -> Result<()> {
+/// A full disk has no room for what a start tries and writes, unless the reserve is given up. `Some`: it
+/// is full, and this is free now.
+fn make_room(settings: &Settings, data_dir: &Path) -> Result<Option<Room>> {
     let db_path = engine_config(settings).db_path;
     let made = sandkasten_engine::make_room(data_dir, &db_path);
-    made.map(drop).tried(|| format!("reserve in {}", data_dir.display()))
+    made.tried(|| format!("reserve in {}", data_dir.display()))
 }
 
 fn no_launcher(why: sandkasten_jail::launcher::LaunchError) -> Failure {
@@ -113,9 +114,14 @@ fn shown(guarantees: &[Guarantee]) -> info::Guarantees {
     shown
 }
 
-/// Refuses a host that lacks a required guarantee, unless told not to.
-fn refuse_host(args: &Args, missing: &[Guarantee]) -> Result<()> {
-    let is_allowed = |one: &Guarantee| args.allow_degraded.iter().any(|name| name == one.name);
+/// Refuses a host that lacks a required guarantee, unless told not to. A full disk is no reason as long as
+/// root can write to it: what is there is served and deleted, and no sessions are made.
+fn refuse_host(args: &Args, missing: &[Guarantee], full: Option<Room>) -> Result<()> {
+    let can_serve = full.is_some_and(|room| !room.is_full_for_root());
+    let is_allowed = |one: &Guarantee| {
+        args.allow_degraded.iter().any(|name| name == one.name)
+            || (can_serve && one.name == DISK_SPACE)
+    };
     let refused: Vec<String> =
         missing.iter().filter(|one| one.required && !is_allowed(one)).map(in_one_line).collect();
     if refused.is_empty() {
