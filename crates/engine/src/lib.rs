@@ -45,6 +45,8 @@ mod workspaces;
 #[cfg(test)]
 mod testing;
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -88,6 +90,8 @@ use workspace::Acting;
 const DELETE_WAIT: Duration = Duration::from_secs(8);
 /// How long a stop waits for what is under way.
 const STOP_WAIT: Duration = Duration::from_millis(limits::STOP_MS);
+/// How long it waits for the database and the cgroups then.
+const CLOSE_WAIT: Duration = Duration::from_millis(limits::CLOSE_MS);
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Debug, Clone)]
@@ -165,7 +169,7 @@ impl Engine {
             last.db.close();
             last.cgroups.close();
         });
-        match timeout(STOP_WAIT, closed).await {
+        match timeout(CLOSE_WAIT, closed).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "engine_stop_failed"),
             Err(_elapsed) => tracing::warn!("stop_leaves_the_database_to_the_next_start"),
@@ -567,6 +571,14 @@ async fn watch_disk(host: Arc<Host>, stopping: CancellationToken) {
             Err(error) => tracing::error!(%error, "blocking_task_failed"),
         }
     }
+}
+
+/// Removes what deletes have left in a data directory, however long that takes.
+///
+/// # Errors
+/// Where something can't be removed. The caller holds the data directory's claim: no daemon runs there.
+pub fn empty_trash_of(data_dir: &Path) -> io::Result<()> {
+    dirs::Dirs::open(data_dir)?.empty_trash()
 }
 
 async fn empty_trash(host: Arc<Host>, stopping: CancellationToken) {

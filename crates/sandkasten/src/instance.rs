@@ -80,9 +80,12 @@ impl Claim {
     fn put(&self, name: &str, line: &str) -> Result<()> {
         let (path, beside) = (self.data_dir.join(name), self.data_dir.join(format!("{name}.new")));
         let tried = || path.display().to_string();
+        // Not a file that lay here before the directory was root's alone: who made it may have it open,
+        // or it may lead elsewhere.
+        remove(&beside)?;
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&beside).tried(tried)?;
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(&beside).tried(tried)?;
         file.write_all(format!("{line}\n").as_bytes()).tried(tried)?;
         fs::rename(&beside, &path).tried(tried)
     }

@@ -70,6 +70,21 @@ impl Endpoint {
         }
     }
 
+    /// The daemon of the data directory, for a command that works on that directory itself: what
+    /// `SANDKASTEN_URL` names may be another one, and `SANDKASTEN_API_KEY` the key to that one. So the
+    /// daemon's own key for root comes first.
+    ///
+    /// # Errors
+    /// Where none runs there.
+    pub(crate) fn of_data_dir(context: &Context) -> Result<Self> {
+        let loaded = context.load()?;
+        let found = of_data_dir(&loaded)?;
+        Ok(match instance::key(&loaded.settings.data_dir)? {
+            Some(key) => Self { key, key_from: KeyFrom::DataDir, ..found },
+            None => found,
+        })
+    }
+
     fn at(url: Url, flag: &'static str, context: &Context) -> Self {
         let key = context.sources.variable(KEY).unwrap_or_default().to_owned();
         let key_from = match key.as_str() {
@@ -175,7 +190,7 @@ pub(crate) fn refuse_url(command: &str, context: &Context) -> Result<()> {
         return Ok(());
     }
     let message = format!("`sandkasten {command}` works on this host and takes no --url");
-    let hint = "--url is for `run`, `exec`, `ps` and `bench`";
+    let hint = "--url is for `run`, `exec`, `ps`, `result` and `bench`";
     Err(Failure::new(message).hint(hint).exit_code(WRONG_USAGE))
 }
 
@@ -222,7 +237,9 @@ fn place(loaded: &Loaded) -> String {
     let path = loaded.settings.data_dir.display();
     match &loaded.data_dir_from {
         Origin::Default => format!("the data directory {path} (default)"),
-        origin => format!("the data directory {path} (from {origin})"),
+        origin @ (Origin::Flag(_) | Origin::Variable(_) | Origin::File(..)) => {
+            format!("the data directory {path} (from {origin})")
+        }
     }
 }
 

@@ -55,6 +55,9 @@ pub const ANSWER_WAIT_SECONDS: u64 = 5;
 pub const DRAIN_MS: u64 = 1000;
 /// Milliseconds that the engine's tasks get after that: what then still runs is left to the next start.
 pub const STOP_MS: u64 = 400;
+/// Milliseconds that its database and cgroups get after that. All of these, and the last answers, are less
+/// than the 2 seconds that a stop may take.
+pub const CLOSE_MS: u64 = 250;
 /// Milliseconds in which answers that the stop itself brought about leave.
 pub const LAST_ANSWERS_MS: u64 = 200;
 /// Files in one upload.

@@ -26,6 +26,7 @@ use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::host;
 use crate::http::{Answer, Client};
 use crate::image::Rootfs;
 use crate::leaks;
@@ -245,6 +246,9 @@ impl Builder {
         lab
     }
 }
+
+/// A wrapper of a command, which then sees no other daemon of the host.
+pub const ALONE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
 impl Lab {
     /// A daemon of the test's own with the image `tiny`.
@@ -622,6 +626,8 @@ impl Lab {
         let mut marks = self.marks();
         if started && (running || self.run().is_ok()) {
             self.delete_sessions();
+            // A stop does not wait for it.
+            wait::until_empty(PATIENCE, || host::names(&self.data_dir.join("trash")));
             self.stop();
         }
         marks.extend(self.made.lock().expect("no panic").clone());

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use sandkasten_e2e::lab::{Binary, Signal, clear_settings};
+use sandkasten_e2e::lab::{ALONE, Binary, Signal, clear_settings};
 use sandkasten_e2e::{Lab, host};
 use serde_json::{Value, json};
 
@@ -32,9 +32,6 @@ fn ok(output: &Output) -> String {
     assert!(output.status.success(), "{out}\n{err}");
     out
 }
-
-/// Where no other daemon of the host is seen.
-const ALONE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// A user who is not root, with a binary that he may run.
 struct Nobody(tempfile::TempDir);
@@ -153,7 +150,7 @@ fn root_needs_no_key_in_a_new_terminal() {
     };
     assert_eq!(ok(&plain(&["ps", "--json"])).trim(), "[]");
     let session = lab.session(&json!({}));
-    assert!(ok(&plain(&["ps"])).contains(&session.id));
+    assert!(ok(&plain(&["ps", "--quiet"])).contains(&session.id));
     drop(session);
     let doctor: Value = serde_json::from_slice(&plain(&["doctor", "--json"]).stdout).expect("JSON");
     let all = doctor["guarantees"].as_array().cloned().unwrap_or_default();
@@ -211,6 +208,32 @@ fn a_flag_for_a_data_directory_comes_before_the_variable_of_a_url() {
         text(&refused.stderr).contains("127.0.0.1:1 (SANDKASTEN_URL)"),
         "it comes before the rest"
     );
+}
+
+/// What works on the data directory asks the daemon of that directory, whatever a variable names.
+#[test]
+fn the_variable_of_a_url_is_not_for_the_data_directory() {
+    let (mut here, there) = (Lab::start(), Lab::start());
+    let kept = there.session(&json!({}));
+    here.try_session(&json!({})).ok(201);
+    let at_here = |here: &Lab, words: &[&str]| {
+        let mut command = here.command(words);
+        command
+            .env("SANDKASTEN_URL", format!("http://{}", there.client.addr))
+            .env("SANDKASTEN_API_KEY", key(&there));
+        done(&mut command)
+    };
+    let refused = at_here(&here, &["image", "rm", "tiny"]);
+    let said = told(&refused, 1, &here);
+    assert!(said.contains("in use"), "a session of the directory has it: {said}");
+    let stopped = at_here(&here, &["stop", "--delete-sessions", "--json"]);
+    let said: Value = serde_json::from_slice(&stopped.stdout).expect("JSON");
+    assert_eq!(said, json!({ "stopped": true, "deleted_sessions": 1 }));
+    assert!(here.wait().success());
+    assert!(host::names(&here.data_dir.join("trash")).is_empty(), "nothing is left on the disk");
+    assert_eq!(kept.run("echo lives"), "lives\n");
+    here.restart();
+    assert_eq!(here.client.get("/v1/sessions").ok(200), json!([]));
 }
 
 /// What a proxy in front of a daemon would see.
@@ -277,7 +300,7 @@ fn what_is_no_url_is_refused_with_the_way_out() {
     assert_eq!(
         refused(&["daemon", "stop", "--url", "http://127.0.0.1:1"]),
         "error: `sandkasten daemon stop` works on this host and takes no --url\n\
-         hint: --url is for `run`, `exec`, `ps` and `bench`\n"
+         hint: --url is for `run`, `exec`, `ps`, `result` and `bench`\n"
     );
     for words in [&["daemon"][..], &["stop"], &["doctor"], &["image", "list"], &["version"]] {
         let words = [words, &["--url", "http://127.0.0.1:1"]].concat();

@@ -194,7 +194,7 @@ fn in_use(store: &Store, context: &Context) -> Result<Vec<Digest>> {
     if instance::find(&context.load()?.settings.data_dir)?.is_none() {
         return Ok(Vec::new());
     }
-    let sessions: Vec<Session> = Client::of_daemon(context)?.call("GET", "/v1/sessions", None)?;
+    let sessions: Vec<Session> = Client::of_data_dir(context)?.list("/v1/sessions")?;
     let images = sessions.iter().filter_map(|session| store.get(&session.image).ok());
     Ok(images.flat_map(|image| image.layers).collect())
 }

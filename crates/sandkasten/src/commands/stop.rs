@@ -1,6 +1,7 @@
 //! `sandkasten daemon stop`, and `sandkasten stop`, which is the same. Invariant: only the process that holds the data directory's lock is signalled, by
 //! a pidfd.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,10 +10,11 @@ use sandkasten_types::session::Session;
 use serde_json::{Value, json};
 
 use super::daemon::Private;
+use super::flags;
 use crate::cli::Context;
 use crate::client::Client;
 use crate::failure::{Failure, Result, Tried};
-use crate::instance::{self, Running};
+use crate::instance::{self, Claim, Running};
 use crate::reach;
 
 /// Stop the daemon of the data directory and wait until it is gone.
@@ -21,9 +23,9 @@ use crate::reach;
 /// daemon is no error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds to wait for its end
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    timeout: u64,
+    /// How long to wait for its end: 500ms, 30s, 5m; a bare number is seconds
+    #[arg(long, value_name = "TIME", value_parser = flags::time, default_value = "60s")]
+    timeout: Duration,
     /// Delete all sessions first, also those that live on without a daemon
     #[arg(long)]
     delete_sessions: bool,
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
         return Ok(0);
     };
     let pid = running.pid.as_raw_nonzero();
-    stop(&running, Duration::from_secs(args.timeout))?;
+    stop(&running, args.timeout)?;
     let value = json!({"stopped": true, "pid": pid});
     context.output.result(&value, || format!("stopped the daemon (pid {pid})"));
     Ok(0)
@@ -60,7 +62,8 @@ fn stop_and_delete(args: &Args, context: &Context) -> Result<u8> {
     let running = find()?;
     if let Some(running) = &running {
         deleted = delete_sessions(context)?;
-        stop(running, Duration::from_secs(args.timeout))?;
+        stop(running, args.timeout)?;
+        empty_trash(&settings.data_dir)?;
     }
     let value = json!({"stopped": running.is_some(), "deleted_sessions": deleted});
     context
@@ -71,12 +74,19 @@ fn stop_and_delete(args: &Args, context: &Context) -> Result<u8> {
 
 /// Deletes all sessions, and says how many there were.
 fn delete_sessions(context: &Context) -> Result<usize> {
-    let mut client = Client::of_daemon(context)?;
-    let sessions: Vec<Session> = client.call("GET", "/v1/sessions", None)?;
+    let mut client = Client::of_data_dir(context)?;
+    let sessions: Vec<Session> = client.list("/v1/sessions")?;
     for session in &sessions {
         client.call::<Value>("DELETE", &format!("/v1/sessions/{}", session.id), None)?;
     }
     Ok(sessions.len())
+}
+
+/// A daemon that stops does not wait for its trash, and leaves it to the next one; here there may be none.
+fn empty_trash(data_dir: &Path) -> Result<()> {
+    let _claim = Claim::take(data_dir)?;
+    sandkasten_engine::empty_trash_of(data_dir)
+        .tried(|| data_dir.join("trash").display().to_string())
 }
 
 /// Asks the daemon to stop and waits for its end.

@@ -57,7 +57,11 @@ pub(super) async fn run(
     let thread = std::thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build()?;
-        runtime.block_on(in_engine(install, launcher, lines, cancelled))
+        let layer = runtime.block_on(in_engine(&install, launcher, lines, cancelled));
+        // Waits for a trash that is still being emptied: nothing lives in the directory any more.
+        drop(runtime);
+        remove(&install.data_dir)?;
+        layer
     });
     let mut running = Running { cancel: Some(cancel), thread: Some(thread) };
     // Ends when the thread has dropped its sender, which is when it is done.
@@ -86,24 +90,21 @@ impl Drop for Running {
 }
 
 async fn in_engine(
-    install: Install,
+    install: &Install,
     launcher: Launcher,
     lines: mpsc::UnboundedSender<String>,
     cancelled: oneshot::Receiver<()>,
 ) -> Result<Layer, ImageError> {
-    let engine = Engine::start(config(&install), launcher).await.map_err(of_engine)?;
+    let engine = Engine::start(config(install), launcher).await.map_err(of_engine)?;
     // Of a build that was killed.
     end_sessions(&engine).await?;
     let layer = tokio::select! {
-        layer = in_session(&engine, &install, &lines) => layer,
+        layer = in_session(&engine, install, &lines) => layer,
         _ = cancelled => Err(failed("cancelled")),
     };
     let ended = end_sessions(&engine).await;
     engine.stop().await;
     ended?;
-    drop(engine);
-    // Nothing lives in it any more.
-    remove(&install.data_dir)?;
     layer
 }
 
