@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, daemon, doctor, exec, flags, image, ps, result, run, stop, version};
+use crate::commands::{bench, daemon, doctor, exec, image, ps, result, run, stop, version};
 use crate::config::{Loaded, Sources};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::{Format, Output};
 
 /// Isolated Linux boxes for AI agents, over HTTP.
@@ -83,11 +82,7 @@ impl Context {
 
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
-    let matches = match Cli::command().try_get_matches() {
-        Ok(matches) => matches,
-        Err(usage) => return Output::usage(&usage),
-    };
-    let cli = match Cli::from_arg_matches(&matches) {
+    let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => return Output::usage(&usage),
     };
@@ -98,35 +93,13 @@ pub(crate) fn run() -> ExitCode {
     sources.url = cli.global.url;
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut context = Context { sources, output: Output::new(format), words };
-    let done = misplaced(&matches).map_or(Ok(()), Err).and_then(|()| cli.command.run(&mut context));
-    match done {
+    match cli.command.run(&mut context) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             context.output.failure(&failure);
             ExitCode::from(failure.exit_code)
         }
     }
-}
-
-/// An option of `run` or `exec` behind its first word, where the command's own stand. clap would
-/// take it for ours there, and one word later for the command's.
-fn misplaced(matches: &ArgMatches) -> Option<Failure> {
-    let (name, given) = matches.subcommand()?;
-    let (first, noun) = match name {
-        "run" => ("image", "image"),
-        "exec" => ("session", "session"),
-        _ => return None,
-    };
-    let at = given.index_of(first)?;
-    let all = Cli::command();
-    let mut options = all.find_subcommand(name)?.get_arguments().filter(|arg| !arg.is_positional());
-    let late = options.find(|option| {
-        let is_given =
-            given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let mut places = given.indices_of(option.get_id().as_str()).into_iter().flatten();
-        is_given && places.any(|place| place > at)
-    })?;
-    Some(flags::misplaced(&format!("--{}", late.get_long()?), noun))
 }
 
 impl Command {

@@ -42,7 +42,33 @@ pub(crate) struct Client {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
+    /// Where the next page of a list begins.
+    cursor: Option<String>,
     endpoint: Arc<Endpoint>,
+}
+
+/// Status and headers of an answer, as far as they matter here.
+#[derive(Debug)]
+struct Head {
+    status: u16,
+    length: Length,
+    cursor: Option<String>,
+}
+
+/// Why a stream of events did not begin.
+#[derive(Debug)]
+pub(crate) enum NoEvents {
+    /// The connection broke: whether the call has begun something is not known.
+    Lost(Failure),
+    /// The daemon refused.
+    Refused(Failure),
+}
+
+impl From<NoEvents> for Failure {
+    fn from(why: NoEvents) -> Self {
+        let (NoEvents::Lost(failure) | NoEvents::Refused(failure)) = why;
+        failure
+    }
 }
 
 /// The end of a body.
@@ -60,6 +86,14 @@ impl Client {
     /// Where none is found or none answers.
     pub(crate) fn of_daemon(context: &Context) -> Result<Self> {
         Self::connect(Arc::new(Endpoint::find(context)?))
+    }
+
+    /// Connects to the daemon of the data directory, whatever `SANDKASTEN_URL` names.
+    ///
+    /// # Errors
+    /// Where none runs there or none answers.
+    pub(crate) fn of_data_dir(context: &Context) -> Result<Self> {
+        Self::connect(Arc::new(Endpoint::of_data_dir(context)?))
     }
 
     pub(crate) fn connect(endpoint: Arc<Endpoint>) -> Result<Self> {
@@ -104,6 +138,24 @@ impl Client {
         serde_json::from_slice(&answer.body).tried(|| format!("answer of {method} {path}"))
     }
 
+    /// All entries of a list, page after page.
+    ///
+    /// # Errors
+    /// The daemon's message, where it refused.
+    pub(crate) fn list<T: DeserializeOwned>(&mut self, path: &str) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        let mut next = path.to_owned();
+        loop {
+            let answer = self.send("GET", &next, None)?.succeeded()?;
+            let page: Vec<T> =
+                serde_json::from_slice(&answer.body).tried(|| format!("answer of GET {next}"))?;
+            all.extend(page);
+            let Some(cursor) = answer.cursor else { return Ok(all) };
+            let mark = if path.contains('?') { '&' } else { '?' };
+            next = format!("{path}{mark}cursor={cursor}");
+        }
+    }
+
     /// Any answer of a call.
     pub(crate) fn send(
         &mut self,
@@ -111,20 +163,20 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Answer> {
-        let (status, length) = self.begin(method, path, body)?;
-        let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
-        Ok(self.answer(status, body))
+        let head = self.begin(method, path, body)?;
+        let body = self.body(head.length).tried(|| format!("answer of {method} {path}"))?;
+        Ok(self.answer(head, body))
     }
 
-    fn answer(&self, status: u16, body: Vec<u8>) -> Answer {
-        Answer { status, body, endpoint: Arc::clone(&self.endpoint) }
+    fn answer(&self, Head { status, cursor, .. }: Head, body: Vec<u8>) -> Answer {
+        Answer { status, body, cursor, endpoint: Arc::clone(&self.endpoint) }
     }
 
     /// The events of a call that answers with them.
     ///
     /// # Errors
-    /// The daemon's message, where it refused before the stream began.
-    pub(crate) fn events(self, path: &str, body: &Value) -> Result<Events> {
+    /// Where the connection breaks, or the daemon refuses before the stream begins.
+    pub(crate) fn events(self, path: &str, body: &Value) -> Result<Events, NoEvents> {
         self.events_of("POST", path, Some(body))
     }
 
@@ -132,24 +184,30 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::events`].
-    pub(crate) fn replay(self, path: &str) -> Result<Events> {
+    pub(crate) fn replay(self, path: &str) -> Result<Events, NoEvents> {
         self.events_of("GET", path, None)
     }
 
-    fn events_of(mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Events> {
-        let tried = || self.name();
-        self.connection.get_ref().set_read_timeout(Some(SILENCE)).tried(tried)?;
-        let (status, length) = self.begin(method, path, body)?;
-        if status == 200 && length == Length::Chunked {
+    fn events_of(
+        mut self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Events, NoEvents> {
+        self.set_patience(SILENCE).map_err(NoEvents::Refused)?;
+        let head = self.begin(method, path, body).map_err(NoEvents::Lost)?;
+        if head.status == 200 && head.length == Length::Chunked {
             return Ok(Events::new(self.connection));
         }
-        let body = self.body(length).tried(|| format!("answer of {method} {path}"))?;
-        self.answer(status, body).succeeded()?;
-        Err(Failure::new(format!("{method} {path}: the answer is no stream")))
+        let body = self.body(head.length).tried(|| format!("answer of {method} {path}"));
+        let answer = self.answer(head, body.map_err(NoEvents::Lost)?);
+        answer.succeeded().map_err(NoEvents::Refused)?;
+        let failure = Failure::new(format!("{method} {path}: the answer is no stream"));
+        Err(NoEvents::Refused(failure))
     }
 
     /// Sends a request and reads the head of its answer.
-    fn begin(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Length)> {
+    fn begin(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Head> {
         let name = self.name();
         let tried = || name;
         let body = body.map(Value::to_string).unwrap_or_default();
@@ -207,9 +265,9 @@ impl Client {
         for piece in pieces {
             socket.write_all(piece).tried(tried)?;
         }
-        let (status, length) = self.head().tried(tried)?;
-        let body = self.body(length).tried(tried)?;
-        self.answer(status, body).succeeded().map(drop)
+        let head = self.head().tried(tried)?;
+        let body = self.body(head.length).tried(tried)?;
+        self.answer(head, body).succeeded().map(drop)
     }
 
     /// Gets bytes as they are, piece by piece, however many.
@@ -218,12 +276,12 @@ impl Client {
     /// Where the connection breaks, and the daemon's message where it refused.
     pub(crate) fn get(&mut self, path: &str, mut take: impl FnMut(&[u8])) -> Result<()> {
         let tried = || format!("answer of GET {path}");
-        let (status, length) = self.begin("GET", path, None)?;
-        if status != 200 {
-            let body = self.body(length).tried(tried)?;
-            return self.answer(status, body).succeeded().map(drop);
+        let head = self.begin("GET", path, None)?;
+        if head.status != 200 {
+            let body = self.body(head.length).tried(tried)?;
+            return self.answer(head, body).succeeded().map(drop);
         }
-        match length {
+        match head.length {
             Length::Nothing => Ok(()),
             Length::Known(bytes) => pass(&mut self.connection, bytes, &mut take).tried(tried),
             Length::Chunked => {
@@ -236,23 +294,25 @@ impl Client {
         }
     }
 
-    fn head(&mut self) -> std::io::Result<(u16, Length)> {
+    fn head(&mut self) -> std::io::Result<Head> {
         let first = line(&mut self.connection)?;
         let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status =
             status.filter(|_| first.starts_with("HTTP/1.")).ok_or_else(|| bad("status"))?;
-        let mut length = Length::Nothing;
+        let mut head = Head { status, length: Length::Nothing, cursor: None };
         loop {
             let header = line(&mut self.connection)?;
             if header.is_empty() {
-                return Ok((status, length));
+                return Ok(head);
             }
             let (name, value) = header.split_once(':').ok_or_else(|| bad("header"))?;
             let (name, value) = (name.to_ascii_lowercase(), value.trim());
             if name == "content-length" {
-                length = Length::Known(value.parse().ok().ok_or_else(|| bad("length"))?);
+                head.length = Length::Known(value.parse().ok().ok_or_else(|| bad("length"))?);
             } else if name == "transfer-encoding" && value.eq_ignore_ascii_case("chunked") {
-                length = Length::Chunked;
+                head.length = Length::Chunked;
+            } else if name == "x-next-cursor" {
+                head.cursor = Some(value.to_owned());
             }
         }
     }
@@ -412,10 +472,16 @@ mod test {
     #[test]
     fn a_refusal_is_the_daemons_message() {
         let (mut client, asked) = daemon(
+            "HTTP/1.1 409 Conflict\r\nContent-Length: 32\r\n\r\n{\"message\":\"it has ended\\u001b\"}",
+        );
+        let failure = client.call::<Value>("GET", "/x", None).unwrap_err();
+        assert_eq!(failure.message, r"it has ended\u{1b}");
+        asked.join().unwrap();
+        let (mut client, asked) = daemon(
             "HTTP/1.1 401 Unauthorized\r\nContent-Length: 27\r\n\r\n{\"message\":\"wrong API key\"}",
         );
         let failure = client.call::<Value>("GET", "/x", None).unwrap_err();
-        assert_eq!(failure.message, "wrong API key");
+        assert!(failure.message.contains("refuses the API key"), "{}", failure.message);
         assert!(failure.hint.unwrap().contains("SANDKASTEN_API_KEY"));
         asked.join().unwrap();
     }

@@ -6,7 +6,6 @@
 use std::io::{self, IsTerminal, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat, major, minor};
@@ -25,7 +24,6 @@ pub(crate) struct Feeder {
     /// Closed: no more is needed.
     stop: OwnedFd,
     connection: TcpStream,
-    thread: JoinHandle<()>,
 }
 
 /// What there is to do.
@@ -58,20 +56,20 @@ impl Feeder {
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).tried(tried)?;
         let connection = client.handle()?;
         let path = format!("{path}?eof=true");
-        let thread = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             if let Err(why) = feed(client, &path, &stopped) {
                 output::progress(&format!("warning: stdin: {}", why.message));
             }
         });
-        Ok(Self { stop, connection, thread })
+        Ok(Self { stop, connection })
     }
 
-    /// The command has ended.
+    /// The command has ended. The thread is not waited for: where another process reads the same stdin,
+    /// a read may find nothing of what poll(2) promised, and wait.
     pub(crate) fn stop(self) {
         drop(self.stop);
         // It may hang in a write that the command never takes.
         self.connection.shutdown(Shutdown::Both).ok();
-        self.thread.join().ok();
     }
 }
 
@@ -100,9 +98,9 @@ fn feed(mut client: Client, path: &str, stopped: &OwnedFd) -> Result<()> {
         }
     }
     // A connection that is cut: whoever waits for the command says why.
-    let Ok((status, length)) = client.head() else { return Ok(()) };
-    let Ok(body) = client.body(length) else { return Ok(()) };
-    let answer = client.answer(status, body);
+    let Ok(head) = client.head() else { return Ok(()) };
+    let Ok(body) = client.body(head.length) else { return Ok(()) };
+    let answer = client.answer(head, body);
     match answer.status {
         // The command, its session or both have ended.
         404 | 409 | 410 => Ok(()),

@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::flags::HowRun;
 use crate::cli::Context;
-use crate::client::{Client, Event, Events, Feeder};
+use crate::client::{Client, Event, Events, Feeder, NoEvents};
 use crate::failure::{Failure, NOT_RUN, Result, Tried};
 use crate::interrupt::Interrupt;
 use crate::terminal;
@@ -110,9 +110,7 @@ impl Call<'_> {
             id.map(str::to_owned).ok_or_else(|| Failure::new("the daemon's answer has no id"))
         };
         if self.session.shell.is_none() {
-            more.insert("argv".into(), json!(self.argv(command)));
-            let path = format!("/v1/sessions/{}/processes", self.session.id);
-            let answer: Value = client.call("POST", &path, Some(&more.into()))?;
+            let answer = self.start(&mut client, command, more)?;
             return id_of(&answer, "process_id").map(Begun::Process);
         }
         more.insert("cmd".into(), shell_text(command).into());
@@ -146,8 +144,12 @@ impl Call<'_> {
         let feeding = if has_stdin { Some(client.again()?) } else { None };
         self.cut_by_signals(&client)?;
         let path = format!("/v1/sessions/{}/exec/stream", self.session.id);
-        let events = client.events(&path, &request.into());
-        let events = events.map_err(|why| self.interrupt.failure().unwrap_or(why))?;
+        let events = match (client.events(&path, &request.into()), self.interrupt.failure()) {
+            (Ok(events), _) => events,
+            (Err(_), Some(interrupted)) => return Err(interrupted),
+            (Err(NoEvents::Lost(_)), None) => return Ok(Ended::Lost(self.lost(&begun))),
+            (Err(NoEvents::Refused(why)), None) => return Err(why),
+        };
         let feeder = feeding.map(|client| self.feed(client, &begun)).transpose()?;
         let read = self.follow(events);
         self.interrupt.release();
@@ -163,7 +165,6 @@ impl Call<'_> {
         mut request: Map<String, Value>,
     ) -> Result<Ended> {
         self.how.add_to(&mut request);
-        request.insert("argv".into(), json!(self.argv(command)));
         let has_stdin = self.how.tty || Feeder::is_needed();
         request.insert("stdin".into(), if has_stdin { "open" } else { "none" }.into());
         let (feeding, resizing) = (client.again()?, client.again()?);
@@ -174,9 +175,8 @@ impl Call<'_> {
         if raw.is_some() {
             request.insert("tty".into(), json!(size));
         }
-        let path = format!("/v1/sessions/{}/processes", self.session.id);
         // Not cut by signals: it would be unknown whether there is a program.
-        let started: Value = client.call("POST", &path, Some(&request.into()))?;
+        let started = self.start(&mut client, command, request)?;
         let id = started.get("process_id").and_then(Value::as_str).unwrap_or_default();
         let begun = Begun::Process(id.to_owned());
         let cleaner = client.again();
@@ -185,7 +185,10 @@ impl Call<'_> {
             sizes.send(resizing, format!("{path}/resize"), size);
         }
         let read = self.cut_by_signals(&client).and_then(|()| {
-            let events = client.replay(&format!("{path}/events?follow=true"))?;
+            let events = match client.replay(&format!("{path}/events?follow=true")) {
+                Err(NoEvents::Lost(_)) => return Ok(Read::Lost),
+                events => events?,
+            };
             let feeder = if has_stdin { Some(self.feed(feeding, &begun)?) } else { None };
             let read = self.follow(events);
             feeder.into_iter().for_each(Feeder::stop);
@@ -198,6 +201,22 @@ impl Call<'_> {
             cleaner.and_then(|cleaner| cleaner.again()?.send("DELETE", &path, None)).ok();
         }
         self.ended(read, &begun)
+    }
+
+    /// Starts a program beside the shell, in the session's directory unless the request names another.
+    fn start(
+        &self,
+        client: &mut Client,
+        command: &[String],
+        mut request: Map<String, Value>,
+    ) -> Result<Value> {
+        request.insert("argv".into(), json!(self.argv(command)));
+        request.entry("cwd").or_insert_with(|| self.session.cwd.as_str().into());
+        client.call(
+            "POST",
+            &format!("/v1/sessions/{}/processes", self.session.id),
+            Some(&request.into()),
+        )
     }
 
     /// From here on a signal cuts the connection.

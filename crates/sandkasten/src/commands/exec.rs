@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
 }
 
 fn execute(args: &Args, context: &Context) -> Result<u8> {
-    flags::check_command(&args.command, &context.words, "session")?;
+    flags::check_command(&args.command, Some((&args.session, "session")), &context.words)?;
     if args.command.is_empty() && !args.how.tty {
         return Err(flags::no_command(USAGE));
     }
@@ -93,18 +93,16 @@ fn execute(args: &Args, context: &Context) -> Result<u8> {
     }
 }
 
-/// Directory and variables of the shell, for a program beside it. What is asked for goes before.
+/// Variables of the shell, for a program beside it. What is asked for goes before.
 fn beside_the_shell(
     (client, output): (&Client, &Output),
     session: &Session,
     asked: &Surroundings,
     request: &mut Map<String, Value>,
 ) -> Result<()> {
-    if asked.cwd.is_none() {
-        request.insert("cwd".into(), session.cwd.as_str().into());
-    }
     let mut env = exported(client, session).unwrap_or_else(|| {
-        output.note("the shell is busy; the command goes without its exported variables");
+        output
+            .note("the shell does not tell its exported variables; the command goes without them");
         Map::new()
     });
     if asked.user.is_some() {
@@ -120,12 +118,16 @@ fn exported(client: &Client, session: &Session) -> Option<Map<String, Value>> {
     let mut client = client.again().ok()?;
     client.set_patience(SHELL_PATIENCE).ok()?;
     let path = format!("/v1/sessions/{}/exec", session.id);
-    // `$?` stays what it was.
-    let cmd = "(x=$?; env -0; exit $x)";
+    // `$?` stays what it was, and a PATH of the shell's own does not hide `env`.
+    let cmd = "(x=$?; command -p env -0; exit $x)";
     let request = json!({"cmd": cmd, "encoding": "base64", "split": true});
     // Out of patience the connection is cut, which takes the command out of the queue.
     let answer: Value = client.call("POST", &path, Some(&request)).ok()?;
     let bytes = STANDARD.decode(answer.get("stdout_base64")?.as_str()?).ok()?;
+    // Every shell has some: it could not run `env`.
+    if bytes.is_empty() {
+        return None;
+    }
     Some(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
 }
 

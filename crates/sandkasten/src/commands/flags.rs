@@ -30,7 +30,7 @@ pub(super) struct Surroundings {
 #[derive(Debug, clap::Args)]
 pub(super) struct HowRun {
     /// How long the command may take: 500ms, 30s, 5m; a bare number is seconds
-    /// [default: 30s; with -t as long as it likes]
+    /// [default: 30s; with -t, and in an image without a shell, as long as it likes]
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OF_COMMAND)]
     timeout: Option<Duration>,
     /// Leave the command to itself and print its id; `sandkasten result` has its output
@@ -147,7 +147,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let duration = units::duration(text)?;
     if duration.is_zero() { Err("it must be more than nothing".into()) } else { Ok(duration) }
 }
@@ -179,22 +179,38 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Says that options of ours stand where only the command's own may.
 ///
-/// # Errors
-/// Where the first word of the command begins with `-`, and no `--` says that it is meant so.
+/// `first` is the word before the command; without one the command's first word is the first of all.
 /// `all` are the words of the whole command line.
-pub(super) fn check_command(command: &[String], all: &[String], behind: &str) -> Result<()> {
-    let Some(first) = command.first().filter(|first| first.starts_with('-')) else {
-        return Ok(());
+///
+/// # Errors
+/// Where an option stands behind the first word, and no `--` says that it is the command's own.
+pub(super) fn check_command(
+    command: &[String],
+    first: Option<(&str, &str)>,
+    all: &[String],
+) -> Result<()> {
+    let (before, behind) = all.split_at(all.len().saturating_sub(command.len()));
+    let (before, is_meant) = match before.split_last() {
+        Some((last, before)) if last == "--" => (before, true),
+        _ => (before, false),
     };
-    let before = all.len().checked_sub(command.len() + 1).and_then(|at| all.get(at));
-    if before.is_some_and(|word| word == "--") {
-        return Ok(());
-    }
-    Err(misplaced(first, behind))
+    let is_option = |word: &&String| word.starts_with('-');
+    let late = match first {
+        None if behind != command => all.iter().rfind(is_option),
+        None => None,
+        Some((word, _)) => {
+            let words_behind = before.iter().rev().take_while(|other| *other != word);
+            let own = command.first().filter(is_option).filter(|_| !is_meant);
+            words_behind.filter(is_option).last().or(own)
+        }
+    };
+    let noun = first.map_or("command's first word", |(_, noun)| noun);
+    late.map_or(Ok(()), |option| Err(misplaced(option, noun)))
 }
 
 /// An option of ours that stands too late.
-pub(crate) fn misplaced(option: &str, behind: &str) -> Failure {
+fn misplaced(option: &str, behind: &str) -> Failure {
+    let option = option.split('=').next().unwrap_or(option);
     Failure::new(format!("the option {option} stands behind the {behind}"))
         .hint(format!(
             "put it before the {behind}; `--` before the command says that what follows is the command's own"
@@ -205,4 +221,41 @@ pub(crate) fn misplaced(option: &str, behind: &str) -> Failure {
 /// No command, and nothing that would stand for one.
 pub(super) fn no_command(usage: &str) -> Failure {
     Failure::new("no command is given").hint(format!("usage: {usage}")).exit_code(WRONG_USAGE)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn options_of_ours_stand_before_the_first_word() {
+        let told = |line: &str, command: usize, first: Option<(&str, &str)>| {
+            let all: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let at = all.len() - command;
+            check_command(&all[at..], first, &all).map_err(|why| why.message)
+        };
+        let image = Some(("tiny", "image"));
+        for (line, command) in [
+            ("s --json run tiny true", 1),
+            ("s run --name tiny tiny true --json", 2),
+            ("s run tiny -- --json", 1),
+            ("s run -t tiny", 0),
+        ] {
+            assert_eq!(told(line, command, image), Ok(()), "{line}");
+        }
+        for (line, command, option) in [
+            ("s run tiny --json true", 1, "--json"),
+            ("s run tiny --url=x -- true", 1, "--url"),
+            ("s run tiny --memroy 1g true", 3, "--memroy"),
+            ("s run -t tiny --json", 0, "--json"),
+        ] {
+            let message = told(line, command, image).unwrap_err();
+            assert_eq!(message, format!("the option {option} stands behind the image"), "{line}");
+        }
+        assert_eq!(told("s run --image tiny python a.py", 2, None), Ok(()));
+        let words = ["s", "run", "--image", "tiny", "python", "-u", "a.py"].map(str::to_owned);
+        // What follows -u was taken for a user.
+        let told = check_command(&words[4..5], None, &words).unwrap_err();
+        assert_eq!(told.message, "the option -u stands behind the command's first word");
+    }
 }

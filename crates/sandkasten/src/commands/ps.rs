@@ -38,10 +38,10 @@ enum Filter {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
     let mut client = Client::of_daemon(context)?;
-    let mut sessions: Vec<Session> = client.call("GET", "/v1/sessions", None)?;
+    let mut sessions: Vec<Session> = client.list("/v1/sessions")?;
     let of_ended = |filter: &Filter| matches!(filter, Filter::Status(status) if status.is_over());
     if args.all || args.filter.iter().any(of_ended) {
-        let ended: Vec<Session> = client.call("GET", "/v1/sessions?status=ended", None)?;
+        let ended: Vec<Session> = client.list("/v1/sessions?status=ended")?;
         let is_new = |one: &Session| !sessions.iter().any(|known| known.id == one.id);
         let ended: Vec<Session> = ended.into_iter().filter(is_new).collect();
         sessions.extend(ended);

@@ -61,7 +61,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8> {
 
 fn execute(args: &Args, context: &Context) -> Result<u8> {
     let (image, command) = image_and_command(args);
-    flags::check_command(&command, &context.words, "image")?;
+    let first = args.image.as_deref().filter(|_| args.session.named_image.is_none());
+    flags::check_command(&command, first.map(|word| (word, "image")), &context.words)?;
     if command.is_empty() && !args.how.tty {
         return Err(flags::no_command(USAGE));
     }

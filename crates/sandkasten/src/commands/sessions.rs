@@ -20,7 +20,7 @@ pub(super) fn find(client: &mut Client, word: &str) -> Result<Session> {
     if !matches!(answer.status, 400 | 404) {
         return answer.succeeded().and_then(|_| Err(unknown(word)));
     }
-    let all: Vec<Session> = client.call("GET", "/v1/sessions", None)?;
+    let all: Vec<Session> = client.list("/v1/sessions")?;
     chosen(all, word)
 }
 

@@ -429,7 +429,7 @@ fn where_data_directory_and_key_come_from_is_known() {
         let loaded = case.sources.load().unwrap();
         let file = |origin: Origin| match origin {
             Origin::File(_, line) => format!("file:{}", line.unwrap_or(0)),
-            other => other.to_string(),
+            other @ (Origin::Flag(_) | Origin::Variable(_) | Origin::Default) => other.to_string(),
         };
         [file(loaded.data_dir_from), file(loaded.api_key_from)]
     };

@@ -63,10 +63,13 @@ impl LogFile {
             // Where there is no room for another file, this one goes on.
             drop(self.put_aside(&mut state));
         }
-        match state.file.write_all(line) {
-            Ok(()) => state.bytes += length,
-            // A half line would spoil the next one. What a panic wrote in between goes with it.
-            Err(_) => drop(state.file.set_len(state.bytes)),
+        // What a panic said is not counted yet.
+        let before = state.file.metadata().map_or(state.bytes, |file| file.len());
+        state.bytes = before + length;
+        if state.file.write_all(line).is_err() {
+            // A half line would spoil the next one.
+            drop(state.file.set_len(before));
+            state.bytes = before;
         }
     }
 

@@ -5,8 +5,10 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::process::Output;
 
 use sandkasten_e2e::Lab;
+use sandkasten_e2e::lab::ALONE;
 use serde_json::json;
 
 use super::text;
@@ -14,7 +16,7 @@ use super::text;
 const KEPT: &str = "tests/cli/errors.txt";
 
 /// Words that are wrong without a daemon. Words are apart by spaces.
-const WITHOUT: [&str; 25] = [
+const WITHOUT: [&str; 49] = [
     "nothing",
     "ps --nothing",
     "ps --filter image=base",
@@ -40,6 +42,30 @@ const WITHOUT: [&str; 25] = [
     "exec some true",
     "ps",
     "result some",
+    "result some thing",
+    "run tiny --json true",
+    "run -t tiny --json",
+    "run --image tiny sh -u a.sh",
+    "--config /not/there ps",
+    "--url nonsense ps",
+    "--url https://127.0.0.1:1 ps",
+    "--url http://127.0.0.1:1 ps",
+    "--url http://127.0.0.1:1 --data-dir /not/there ps",
+    "--url http://127.0.0.1:1 doctor",
+    "--url http://127.0.0.1:1 image list",
+    "--url http://127.0.0.1:1 stop",
+    "--url http://127.0.0.1:1 daemon",
+    "daemon --listen nonsense",
+    "daemon --log-level loud",
+    "daemon -d stop",
+    "stop --timeout soon",
+    "doctor --nothing",
+    "bench --runs 0",
+    "image",
+    "image build nothing",
+    "image import",
+    "image import /not/there --name x",
+    "image rm nothing",
 ];
 
 /// The same with a daemon. `ENDED` is a session that was deleted, `LIVES` one that runs.
@@ -70,7 +96,7 @@ fn every_text_is_kept() {
     let mut all = String::new();
     let nowhere = Lab::builder().prepare();
     for words in WITHOUT {
-        say(&mut all, &nowhere, words, &[]);
+        say(&mut all, &nowhere, words, &[], |lab, words| lab.cli_within(&ALONE, words));
     }
     let lab = Lab::start();
     let ended = lab.session(&json!({})).id.clone();
@@ -79,7 +105,7 @@ fn every_text_is_kept() {
         [lab.session(&json!({ "name": "twice" })), lab.session(&json!({ "name": "twice" }))];
     let names = [("ENDED", ended.as_str()), ("LIVES", lives.id.as_str())];
     for words in WITH {
-        say(&mut all, &lab, words, &names);
+        say(&mut all, &lab, words, &names, Lab::cli);
     }
     let routes = ["/v1/", "GET ", "POST ", "PUT ", "DELETE "];
     let route = all.lines().find(|line| routes.iter().any(|route| line.contains(route)));
@@ -88,13 +114,19 @@ fn every_text_is_kept() {
 }
 
 /// Adds what a command line is answered with.
-fn say(all: &mut String, lab: &Lab, words: &str, names: &[(&str, &str)]) {
+fn say(
+    all: &mut String,
+    lab: &Lab,
+    words: &str,
+    names: &[(&str, &str)],
+    run: fn(&Lab, &[&str]) -> Output,
+) {
     let mut line = words.to_owned();
     for (name, id) in names {
         line = line.replace(name, id);
     }
     let words_of_line: Vec<&str> = line.split(' ').collect();
-    let output = lab.cli(&words_of_line);
+    let output = run(lab, &words_of_line);
     let told = general(&text(&output.stderr), lab, names);
     let code = output.status.code().expect("an exit code");
     writeln!(all, "$ sandkasten {words}\n{told}[{code}]\n").expect("write to memory");
