@@ -461,7 +461,9 @@ impl Live {
         }
         let why: &[u8] = match failure {
             Failure::NotFound => b": no such program",
-            _ => b": not executable",
+            Failure::NotExecutable | Failure::BadDir | Failure::NotStarted(_) => {
+                b": not executable"
+            }
         };
         let (stream, end): (_, &[u8]) = match self.terminal {
             Some(_) => (Stream::Pty, b"\r\n"),

@@ -107,7 +107,7 @@ pub struct DirEntry {
 /// The answer of `GET …/fs/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Listing {
-    /// As asked for.
+    /// The directory: absolute in a session, relative in a workspace.
     pub path: String,
     /// By name; those in a directory follow it.
     pub entries: Vec<DirEntry>,

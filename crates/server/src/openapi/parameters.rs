@@ -12,6 +12,10 @@ use crate::page::PAGE_MAX;
 use crate::routes::exec::RUN_STATUSES;
 use crate::routes::sessions::STATUSES;
 
+/// Bytes of a glob or expression, and globs of one search, as the crate `files` has them.
+const PATTERN_BYTES_MAX: usize = 4096;
+const GLOBS_MAX: usize = 64;
+
 /// What is known of a parameter.
 pub(super) struct Known {
     /// A whole sentence.
@@ -108,10 +112,20 @@ fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
             json!({ "minimum": 1, "maximum": l::LIST_DEPTH_MAX, "default": 1 }),
             2,
         ),
+        _ => return of_search(call, name),
+    })
+}
+
+fn of_search(call: &Call<'_>, name: &str) -> Option<Known> {
+    Some(match name {
         "include" => known(
-            "Globs of the files that are searched, any number of times: over names, or over paths where a \
-             slash is in it.",
-            json!({ "items": { "type": "string", "minLength": 1 } }),
+            "Globs of the files that are searched, 64 at most, of 4096 bytes at most: over names, or over \
+             paths where a slash is in it.",
+            json!({
+                "maxItems": GLOBS_MAX,
+                // Slashes at its begin do not count.
+                "items": { "type": "string", "pattern": "[^/]", "maxLength": PATTERN_BYTES_MAX },
+            }),
             json!(["*.py"]),
         ),
         "ignore_case" => known(
@@ -124,12 +138,7 @@ fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
             json!({ "minimum": 0, "maximum": l::GREP_CONTEXT_MAX, "default": 0 }),
             2,
         ),
-        "pattern" if call.ends_with(&["/fs/grep"]) => {
-            known("A regular expression, over single lines.", json!({ "minLength": 1 }), "import")
-        }
-        "pattern" => {
-            known("The glob that paths are matched against.", json!({ "minLength": 1 }), "*.py")
-        }
+        "pattern" => pattern(call),
         "limit" if call.ends_with(&["/fs/glob"]) => known(
             "The most paths that are answered, 1 to 100000; 1000 where absent.",
             json!({ "minimum": 1, "maximum": l::GLOB_LIMIT_MAX, "default": l::GLOB_LIMIT }),
@@ -142,6 +151,22 @@ fn of_files(call: &Call<'_>, name: &str) -> Option<Known> {
         ),
         _ => return None,
     })
+}
+
+fn pattern(call: &Call<'_>) -> Known {
+    let (about, example) = match (call.ends_with(&["/fs/grep"]), call.is_of_session()) {
+        (true, _) => ("A regular expression of at most 4096 bytes, over single lines.", "import"),
+        (_, true) => (
+            "The glob that paths are matched against, of at most 4096 bytes: relative to `path`, or absolute.",
+            "*.py",
+        ),
+        (_, false) => (
+            "The glob that paths are matched against, of at most 4096 bytes: relative to `path`, or absolute \
+             below `/workspace`.",
+            "*.py",
+        ),
+    };
+    known(about, json!({ "minLength": 1, "maxLength": PATTERN_BYTES_MAX }), example)
 }
 
 fn path(call: &Call<'_>) -> Known {

@@ -13,6 +13,7 @@ use crate::query::{Query, has_all};
 /// The images of this daemon, by name.
 #[utoipa::path(get, path = "/v1/images", tag = "images", operation_id = "list_images",
     params(
+        ("label" = Option<Vec<String>>, Query),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000),
         ("cursor" = Option<String>, Query),
     ),

@@ -217,6 +217,7 @@ pub(crate) async fn edit(
         ("id" = String, Path),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "The file", content_type = "application/octet-stream", body = String),
@@ -241,6 +242,7 @@ pub(crate) async fn workspace_get(
         ("path_base64" = Option<String>, Query),
         ("mode" = Option<String>, Query),
         ("create_parents" = Option<bool>, Query),
+        ("user" = Option<String>, Query),
     ),
     request_body(content = String, content_type = "application/octet-stream"),
     responses(
@@ -264,6 +266,7 @@ pub(crate) async fn workspace_put(
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
         ("recursive" = Option<bool>, Query, description = "Whether a directory goes with all that is in it; `false` where absent. Not together with `If-Match`."),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Done),
@@ -285,6 +288,7 @@ pub(crate) async fn workspace_delete(
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
         ("follow" = Option<bool>, Query),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = DirEntry),
@@ -300,7 +304,7 @@ pub(crate) async fn workspace_stat(
 
 /// Makes a directory of a workspace.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/mkdir", tag = "workspaces", operation_id = "make_workspace_directory",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = MakeDirectory,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -317,7 +321,7 @@ pub(crate) async fn workspace_mkdir(
 
 /// Gives a file or directory of a workspace another name.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/move", tag = "workspaces", operation_id = "move_workspace_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = MoveFile,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -334,7 +338,7 @@ pub(crate) async fn workspace_move(
 
 /// Sets the mode of a file or directory of a workspace.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/chmod", tag = "workspaces", operation_id = "chmod_workspace_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = ChangeMode,
     responses(
         (status = 200, description = "Done", body = Done),
@@ -351,7 +355,7 @@ pub(crate) async fn workspace_chmod(
 
 /// Replaces exact texts in a file of a workspace, all or none.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/edit", tag = "workspaces", operation_id = "edit_workspace_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body = EditFile,
     responses(
         (status = 200, description = "Done", body = Edited),

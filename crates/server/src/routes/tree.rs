@@ -65,7 +65,7 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
     let (path, user) = (query.path()?, app.file_user(&place, query).await?);
     let above = shown(&place, &path);
     let job = Job::List {
-        path: path.clone(),
+        path,
         depth: u32::try_from(depth).unwrap_or(LIST_DEPTH_MAX),
         limit: LIST_ENTRIES_MAX as u64,
     };
@@ -81,7 +81,7 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
         entries.push(described(entry.meta, &below(&above, &entry.path)));
     }
     let truncated = is_cut || worker.is_truncated();
-    let path = String::from_utf8_lossy(&path).into_owned();
+    let path = String::from_utf8_lossy(&above).into_owned();
     Ok(ok(Listing { path, entries, truncated }))
 }
 
@@ -89,7 +89,7 @@ async fn list_in(app: &App, place: Place, query: &Query) -> Result<Answer<Listin
 #[utoipa::path(get, path = "/v1/sessions/{id}/fs/glob", tag = "files", operation_id = "glob",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "The glob that paths are matched against: relative to `path`, or absolute."),
+        ("pattern" = String, Query),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000),
@@ -112,7 +112,7 @@ pub(crate) async fn glob(
     operation_id = "glob_workspace",
     params(
         ("id" = String, Path),
-        ("pattern" = String, Query, description = "The glob that paths are matched against: relative to `path`, or absolute below `/workspace`."),
+        ("pattern" = String, Query),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 100_000),

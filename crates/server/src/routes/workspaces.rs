@@ -93,6 +93,7 @@ pub(crate) async fn delete(
         ("id" = String, Path),
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = Entries),
@@ -111,7 +112,7 @@ pub(crate) async fn entries(
 
 /// Writes a file, whole or not at all. The workspace is made on its first write.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/write", tag = "workspaces", operation_id = "write_workspace_file",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")), request_body = WriteFile,
+    params(("id" = String, Path), ("user" = Option<String>, Query)), request_body = WriteFile,
     responses(
         (status = 200, description = "Done", body = Done),
         (status = "default", description = "An error", body = ErrorBody),
@@ -134,7 +135,7 @@ pub(crate) async fn write(
         ("path" = Option<String>, Query),
         ("path_base64" = Option<String>, Query),
         ("max_bytes" = Option<u64>, Query, maximum = 67_108_864),
-        ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`"),
+        ("user" = Option<String>, Query),
     ),
     responses(
         (status = 200, description = "Done", body = FileContent),
@@ -150,7 +151,7 @@ pub(crate) async fn read(
 
 /// Writes the files of a form into a directory. The workspace is made on its first write.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/fs/upload", tag = "workspaces", operation_id = "upload_workspace_files",
-    params(("id" = String, Path), ("user" = Option<String>, Query, description = "who the call acts as: `sandbox` (where absent) or `root`")),
+    params(("id" = String, Path), ("user" = Option<String>, Query)),
     request_body(content = UploadForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "Done", body = Uploaded),

@@ -21,7 +21,7 @@ fn every_kind_of_entry_is_listed_as_it_is() {
     );
     assert_eq!(made.code(), 0, "{}", made.body);
     let listing = session.request("GET", "/fs/list?path=d").send().ok(200);
-    assert_eq!((&listing["path"], &listing["truncated"]), (&json!("d"), &json!(false)));
+    assert_eq!((&listing["path"], &listing["truncated"]), (&json!("/workspace/d"), &json!(false)));
     let names: Vec<&str> = listing["entries"]
         .as_array()
         .into_iter()

@@ -671,7 +671,7 @@ fn x_15_an_image_without_a_shell_runs_programs() {
     assert_eq!(session.info["shell"], Value::Null, "{}", session.info);
     let answer = session.try_exec(&json!({ "cmd": "true" }));
     let error = answer.error(400, "INVALID_REQUEST");
-    assert!(error["message"].as_str().is_some_and(|text| text.contains("/processes")), "{error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("as processes")), "{error}");
     let start = |argv: Value, stdin: Value| {
         let body = json!({ "argv": argv, "stdin": stdin, "wait": true });
         session.request("POST", "/processes").json(&body).send().ok(200)

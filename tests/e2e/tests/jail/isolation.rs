@@ -475,7 +475,7 @@ fn i_14_node_starts_programs() {
     let mut rootfs = image::Rootfs::tiny();
     rootfs.program("usr/bin/node", &node);
     // Debian's reads some of its own modules from there as it starts.
-    for module in ["acorn", "acorn-walk", "cjs-module-lexer", "undici", "busboy"] {
+    for module in ["acorn", "acorn-walk", "busboy", "cjs-module-lexer", "minimatch", "undici"] {
         rootfs.tree(&std::path::Path::new("/usr/share/nodejs").join(module));
     }
     let lab = Lab::builder().image("node", rootfs).start();

@@ -28,8 +28,7 @@ STATE = {
 
 # (call, message, why the document can't say it)
 UNSAYABLE = [
-    (r"^\w+ .*/fs/grep$", r"^(`pattern`|`include`|the glob\b)", "what is a regular expression or a glob"),
-    (r"^\w+ .*/fs/glob$", r"invalid path", "what is a glob"),
+    (r"^\w+ .*/fs/(grep|glob)$", r"^the (pattern|glob): ", "what is a regular expression or a glob"),
     (r"^POST .*/exec/stream$", r"^`detach` has no stream", "one schema serves both ways to run a command"),
     (r"^POST .*/fs/upload$", r"^the upload has no part named", "see `before_load_schema`"),
     (r"^POST .*/fs/upload$", r"^more than one field `path` or `path_base64`", "see `before_load_schema`"),
