@@ -25,8 +25,10 @@ use crate::spawn;
 use crate::supervisor::{self, Ended, Failure, Program, Report, Supervisor};
 use crate::world::World;
 
-/// How long a supervisor may take to say that its process has ended, once that is so.
-const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a supervisor may take to say that its process has ended, once that is so. Long: one that is
+/// killed for a busy host's sake loses the children that have sessions of their own. Only box root, who
+/// may stop it over and over, makes anybody wait for this.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a process may take to run its program.
 const BIRTH_TIMEOUT: Duration = Duration::from_secs(10);
 
