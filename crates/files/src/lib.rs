@@ -28,6 +28,7 @@ mod meta;
 mod pattern;
 mod remove;
 mod root;
+pub mod tar;
 mod walk;
 mod watch;
 

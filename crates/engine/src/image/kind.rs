@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use sandkasten_files::tar;
+
 /// So many first bytes tell all kinds apart: the mark of btrfs is the last.
 pub(super) const HEAD_BYTES: usize = 0x1_0048;
 
@@ -78,7 +80,7 @@ impl Kind {
             return Self::Empty;
         }
         // Before the marks: a file in the archive may have bytes of another kind at such a place.
-        if head.get(..512).is_some_and(is_tar_header) {
+        if tar::is_header(head) {
             return Self::Tar;
         }
         let has = |at: usize, mark: &[u8]| head.get(at..at + mark.len()) == Some(mark);
@@ -198,17 +200,6 @@ impl fmt::Display for Kind {
             Self::Unknown => "of no kind that is known here",
         })
     }
-}
-
-/// The checksum of a tar header: the sum of its bytes, with spaces in its own place.
-fn is_tar_header(block: &[u8]) -> bool {
-    let Some(field) = block.get(148..156) else { return false };
-    let digits: Vec<u8> = field.iter().copied().filter(|b| b.is_ascii_digit()).collect();
-    let stated =
-        std::str::from_utf8(&digits).ok().and_then(|text| u32::from_str_radix(text, 8).ok());
-    let outside = block.iter().enumerate().filter(|(at, _)| !(148..156).contains(at));
-    let sum: u32 = outside.map(|(_, byte)| u32::from(*byte)).sum::<u32>() + 8 * u32::from(b' ');
-    stated == Some(sum)
 }
 
 /// The head as text, if it is text: UTF-8, cut anywhere, without control characters.

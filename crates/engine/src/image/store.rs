@@ -13,11 +13,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use sandkasten_jail::path::Beneath;
@@ -272,8 +272,9 @@ impl Store {
         }
         let layer = self.new_layer()?;
         let tar = self.cancel.watch(tar);
-        let mut hashed = Hashed::new(BufReader::with_capacity(1 << 20, tar));
-        unpack::unpack(&mut hashed, &layer.dir, Origin::Ours)?;
+        let mut hashed = Hashed::new(tar);
+        let buffered = BufReader::with_capacity(1 << 20, &mut hashed);
+        unpack::unpack(buffered, &layer.dir, Origin::Ours)?;
         if hashed.digest() != digest {
             return Err(invalid("a built layer does not have its digest"));
         }
@@ -406,7 +407,7 @@ impl Record {
 
 /// The tar in an archive.
 struct Opened<'a> {
-    tar: Box<dyn Read + 'a>,
+    tar: Box<dyn BufRead + 'a>,
     given: Given,
 }
 
@@ -417,14 +418,14 @@ fn opened<'a>(archive: impl Read + 'a) -> Result<Opened<'a>, ImageError> {
         let given = Given { kind, zipped: false };
         return given.taken().map(|()| Opened { tar: Box::new(whole), given });
     }
-    let inside = MultiGzDecoder::new(BufReader::with_capacity(256 * 1024, whole));
+    let inside = MultiGzDecoder::new(whole);
     let (kind, whole) = recognised(inside)?;
     let given = Given { kind, zipped: true };
     given.taken().map(|()| Opened { tar: Box::new(whole), given })
 }
 
 /// The kind of what is read, and all of it again.
-fn recognised<R: Read>(from: R) -> Result<(Kind, impl Read), ImageError> {
+fn recognised<R: Read>(from: R) -> Result<(Kind, impl BufRead), ImageError> {
     let mut from = BufReader::with_capacity(256 * 1024, from);
     let mut head = Vec::new();
     (&mut from).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(unreadable)?;

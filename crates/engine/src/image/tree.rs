@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use sandkasten_files::tar::{BLOCK, Header, NUMBER_MAX, padding, record};
 use sandkasten_jail::path::Beneath;
 use sandkasten_types::limits;
 use sha2::{Digest as _, Sha256};
@@ -19,10 +20,6 @@ use sha2::{Digest as _, Sha256};
 use super::Digest;
 use super::ImageError;
 use super::archive::invalid;
-
-const BLOCK: usize = 512;
-/// The largest number of eleven octal digits.
-const OCTAL_MAX: u64 = 0o777_7777_7777;
 
 /// How a tree on disk becomes a layer.
 #[derive(Debug, Clone, Copy)]
@@ -199,19 +196,19 @@ impl<W: Write> Tar<'_, W> {
     fn head(&mut self, head: &Head<'_>) -> Result<(), ImageError> {
         let mut records = Vec::new();
         for (key, value) in [("linkpath", head.link), ("path", head.path)] {
-            if value.len() > 100 {
-                pax_record(&mut records, key, value);
+            if value.len() > Header::NAME_BYTES {
+                record(&mut records, key, value);
             }
         }
         if head.opaque {
-            pax_record(&mut records, "SCHILY.xattr.trusted.overlay.opaque", b"y");
+            record(&mut records, "SCHILY.xattr.trusted.overlay.opaque", b"y");
         }
-        if head.size > OCTAL_MAX {
-            pax_record(&mut records, "size", head.size.to_string().as_bytes());
+        if head.size > NUMBER_MAX {
+            record(&mut records, "size", head.size.to_string().as_bytes());
         }
         if !records.is_empty() {
             let size = records.len() as u64;
-            self.out.write_all(&Block::new(b"pax", b'x', size).finish())?;
+            self.out.write_all(&Header::new(b"pax", b'x', size).finish())?;
             self.out.write_all(&records)?;
             self.pad(size)?;
         }
@@ -220,25 +217,20 @@ impl<W: Write> Tar<'_, W> {
     }
 
     fn block(&self, head: &Head<'_>) -> Result<[u8; BLOCK], ImageError> {
-        let field_size = if head.size > OCTAL_MAX { 0 } else { head.size };
-        let mut block = Block::new(head.path, head.kind, field_size);
-        // The mode of a link or a whiteout means nothing.
-        let mode = match head.kind {
-            b'2' => 0o777,
-            b'3' => 0,
-            _ => head.stat.st_mode & 0o7777,
-        };
-        block.number(100, 8, u64::from(mode));
-        if head.kind != b'3' {
+        let header = Header::new(head.path, head.kind, head.size).link(head.link);
+        if head.kind == b'3' {
             // The kernel makes whiteouts in the host's name; they belong to nobody.
-            block.number(108, 8, u64::from(self.owner(head.stat.st_uid)?));
-            block.number(116, 8, u64::from(self.owner(head.stat.st_gid)?));
+            return Ok(header.finish());
         }
+        // The mode of a link means nothing.
+        let mode = if head.kind == b'2' { 0o777 } else { head.stat.st_mode & 0o7777 };
+        let owner = |id| self.owner(id);
         let mtime = u32::try_from(head.stat.st_mtime.max(0)).unwrap_or(u32::MAX);
-        let mtime = if head.kind == b'3' { 0 } else { mtime.min(self.rules.mtime_max) };
-        block.number(136, 12, u64::from(mtime));
-        block.text(157, 100, head.link);
-        Ok(block.finish())
+        let header = header
+            .mode(mode)
+            .owner(owner(head.stat.st_uid)?, owner(head.stat.st_gid)?)
+            .mtime(u64::from(mtime.min(self.rules.mtime_max)));
+        Ok(header.finish())
     }
 
     fn owner(&self, id: u32) -> Result<u32, ImageError> {
@@ -247,64 +239,8 @@ impl<W: Write> Tar<'_, W> {
     }
 
     fn pad(&mut self, size: u64) -> Result<(), ImageError> {
-        let used = usize::try_from(size % BLOCK as u64).unwrap_or(0);
-        if used > 0 {
-            self.out.write_all([0; BLOCK].get(used..).unwrap_or_default())?;
-        }
-        Ok(())
+        Ok(self.out.write_all([0; BLOCK].get(..padding(size)).unwrap_or_default())?)
     }
-}
-
-/// A ustar header being filled.
-struct Block([u8; BLOCK]);
-
-impl Block {
-    fn new(path: &[u8], kind: u8, size: u64) -> Self {
-        let mut block = Self([0; BLOCK]);
-        block.text(0, 100, path);
-        block.number(100, 8, 0);
-        block.number(108, 8, 0);
-        block.number(116, 8, 0);
-        block.number(124, 12, size);
-        block.number(136, 12, 0);
-        block.text(156, 1, &[kind]);
-        block.text(257, 8, b"ustar\x0000");
-        block.number(329, 8, 0);
-        block.number(337, 8, 0);
-        block
-    }
-
-    /// What does not fit stands in a PAX record.
-    fn text(&mut self, at: usize, len: usize, text: &[u8]) {
-        let text = text.get(..len).unwrap_or(text);
-        if let Some(field) = self.0.get_mut(at..at + text.len()) {
-            field.copy_from_slice(text);
-        }
-    }
-
-    fn number(&mut self, at: usize, len: usize, number: u64) {
-        let digits = format!("{number:0width$o}", width = len - 1);
-        self.text(at, len, digits.as_bytes());
-    }
-
-    fn finish(mut self) -> [u8; BLOCK] {
-        self.text(148, 8, b"        ");
-        let sum: u64 = self.0.iter().map(|b| u64::from(*b)).sum();
-        self.text(148, 8, format!("{sum:06o}\0 ").as_bytes());
-        self.0
-    }
-}
-
-/// `LENGTH KEY=VALUE\n`; the length counts its own digits.
-fn pax_record(out: &mut Vec<u8>, key: &str, value: &[u8]) {
-    let rest = key.len() + value.len() + 3;
-    let mut len = rest + 1;
-    while rest + len.to_string().len() > len {
-        len += 1;
-    }
-    out.extend_from_slice(format!("{len} {key}=").as_bytes());
-    out.extend_from_slice(value);
-    out.push(b'\n');
 }
 
 fn is_opaque(dir: &Beneath) -> Result<bool, ImageError> {

@@ -6,18 +6,19 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, BufRead};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
+use sandkasten_files::tar::{Kind, Member, Piece, Reader};
 use sandkasten_jail::path::Beneath;
 use sandkasten_types::limits;
 
 use super::ImageError;
-use super::archive::{Archive, Entry, Kind, Piece, invalid};
+use super::archive::{Bounded, drain, invalid};
 
 /// The free part of the disk that an import leaves alone: one twentieth.
 const KEEP_FREE: u64 = 20;
@@ -43,17 +44,17 @@ pub(super) struct Unpacked {
 
 /// Unpacks all of `source` into the empty directory `root`.
 pub(super) fn unpack(
-    source: impl io::Read,
+    source: impl BufRead,
     root: &Beneath,
     origin: Origin,
 ) -> Result<Unpacked, ImageError> {
-    let mut archive = Archive::new(source);
+    let mut archive = Reader::new(Bounded::new(source));
     let mut layer = Layer::new(root, origin);
     while let Some(mut entry) = archive.next()? {
         entry.opaque &= origin == Origin::Ours;
         layer.place(&entry, &mut archive).map_err(|err| at_entry(err, &entry.path))?;
     }
-    archive.drain()?;
+    drain(archive.into_rest())?;
     if layer.done.entries == 0 {
         return Err(invalid("the archive has no entries"));
     }
@@ -96,8 +97,8 @@ impl<'a> Layer<'a> {
 
     fn place(
         &mut self,
-        entry: &Entry,
-        archive: &mut Archive<impl io::Read>,
+        entry: &Member,
+        archive: &mut Reader<impl BufRead>,
     ) -> Result<(), ImageError> {
         self.done.entries += 1;
         if self.done.entries > limits::IMAGE_ENTRIES_MAX {
@@ -124,12 +125,12 @@ impl<'a> Layer<'a> {
             self.parent = Some((path.parent().unwrap_or(Path::new("")).to_owned(), dir));
         }
         if entry.kind == Kind::Dir {
-            self.dir_times.insert(path, entry.mtime);
+            self.dir_times.insert(path, mtime(entry));
         }
         Ok(())
     }
 
-    fn check(&self, entry: &Entry, path: &Path) -> Result<(), ImageError> {
+    fn check(&self, entry: &Member, path: &Path) -> Result<(), ImageError> {
         for id in [entry.uid, entry.gid] {
             if id >= u64::from(limits::UID_RANGE) {
                 return Err(invalid(format!("owner {id} is not in 0 to 65535")));
@@ -157,15 +158,15 @@ impl<'a> Layer<'a> {
     }
 
     /// The archive's own top: only its owner and mode are taken, and overlay shows others anyway.
-    fn place_root(&mut self, entry: &Entry) -> Result<(), ImageError> {
+    fn place_root(&mut self, entry: &Member) -> Result<(), ImageError> {
         if entry.kind != Kind::Dir {
             return Err(invalid("the top of the archive is no directory"));
         }
-        self.dir_times.insert(PathBuf::new(), entry.mtime);
+        self.dir_times.insert(PathBuf::new(), mtime(entry));
         Ok(())
     }
 
-    fn account(&mut self, entry: &Entry) -> Result<(), ImageError> {
+    fn account(&mut self, entry: &Member) -> Result<(), ImageError> {
         // An entry without data takes an inode at least.
         let size = match entry.kind {
             Kind::File { size } | Kind::Sparse { size, .. } => size,
@@ -223,9 +224,9 @@ enum Replaced {
 
 fn make(
     spot: &Spot<'_>,
-    entry: &Entry,
+    entry: &Member,
     root: &Beneath,
-    archive: &mut Archive<impl io::Read>,
+    archive: &mut Reader<impl BufRead>,
 ) -> Result<Replaced, ImageError> {
     if entry.kind == Kind::Dir {
         return make_dir(spot, entry);
@@ -256,7 +257,7 @@ fn make(
     Ok(replaced)
 }
 
-fn make_dir(spot: &Spot<'_>, entry: &Entry) -> Result<Replaced, ImageError> {
+fn make_dir(spot: &Spot<'_>, entry: &Member) -> Result<Replaced, ImageError> {
     let replaced = match file_type(spot)? {
         Some(FileType::Directory) => Replaced::Nothing,
         _ => {
@@ -303,7 +304,7 @@ fn make_hard_link(spot: &Spot<'_>, target: &[u8], root: &Beneath) -> Result<Repl
     }
 }
 
-fn make_symlink(spot: &Spot<'_>, target: &[u8], entry: &Entry) -> Result<(), ImageError> {
+fn make_symlink(spot: &Spot<'_>, target: &[u8], entry: &Member) -> Result<(), ImageError> {
     if target.is_empty() || target.contains(&0) || target.len() >= limits::PATH_BYTES_MAX {
         return Err(invalid("a symbolic link with a bad target"));
     }
@@ -311,7 +312,7 @@ fn make_symlink(spot: &Spot<'_>, target: &[u8], entry: &Entry) -> Result<(), Ima
     let (uid, gid) = owner(entry);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::chownat(spot.dir, spot.name, Some(uid), Some(gid), flags)?;
-    Ok(rustix::fs::utimensat(spot.dir, spot.name, &times(entry.mtime), flags)?)
+    Ok(rustix::fs::utimensat(spot.dir, spot.name, &times(mtime(entry)), flags)?)
 }
 
 fn create(spot: &Spot<'_>) -> Result<OwnedFd, ImageError> {
@@ -329,44 +330,45 @@ fn clear(spot: &Spot<'_>) -> Result<Replaced, ImageError> {
 }
 
 /// Owner, mode and time. The owner first: chown(2) clears the set-id bits.
-fn dress(file: impl AsFd, entry: &Entry) -> Result<(), ImageError> {
+fn dress(file: impl AsFd, entry: &Member) -> Result<(), ImageError> {
     let (uid, gid) = owner(entry);
     rustix::fs::fchown(&file, Some(uid), Some(gid))?;
     rustix::fs::fchmod(&file, Mode::from(entry.mode))?;
-    Ok(rustix::fs::futimens(&file, &times(entry.mtime))?)
+    Ok(rustix::fs::futimens(&file, &times(mtime(entry)))?)
 }
 
-fn copy(archive: &mut Archive<impl io::Read>, file: &OwnedFd) -> Result<(), ImageError> {
-    let mut buffer = vec![0; 128 * 1024];
-    loop {
-        let n = archive.read(&mut buffer)?;
-        if n == 0 {
-            return Ok(());
-        }
-        write_all(file, buffer.get(..n).unwrap_or_default())?;
-    }
+fn copy(archive: &mut Reader<impl BufRead>, file: &OwnedFd) -> Result<(), ImageError> {
+    while let 1.. = copy_some(archive, file, u64::MAX)? {}
+    Ok(())
 }
 
 fn copy_pieces(
-    archive: &mut Archive<impl io::Read>,
+    archive: &mut Reader<impl BufRead>,
     file: &OwnedFd,
     pieces: &[Piece],
 ) -> Result<(), ImageError> {
-    let mut buffer = vec![0; 128 * 1024];
     for piece in pieces {
         rustix::fs::seek(file, rustix::fs::SeekFrom::Start(piece.offset))?;
-        let mut left = piece.len;
+        let mut left = piece.length;
         while left > 0 {
-            let want = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-            let n = archive.read(buffer.get_mut(..want).unwrap_or_default())?;
-            if n == 0 {
-                return Err(invalid("a sparse file's map and size differ"));
-            }
-            write_all(file, buffer.get(..n).unwrap_or_default())?;
-            left -= n as u64;
+            left -= copy_some(archive, file, left)?;
         }
     }
     Ok(())
+}
+
+/// Copies at most `most` bytes of the member's data; 0 at their end.
+fn copy_some(
+    archive: &mut Reader<impl BufRead>,
+    file: &OwnedFd,
+    most: u64,
+) -> Result<u64, ImageError> {
+    let bytes = archive.data()?;
+    let bytes = bytes.get(..usize::try_from(most).unwrap_or(usize::MAX)).unwrap_or(bytes);
+    write_all(file, bytes)?;
+    let copied = bytes.len();
+    archive.consume(copied);
+    Ok(copied as u64)
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), ImageError> {
@@ -388,7 +390,13 @@ fn check_space(dir: &Beneath) -> Result<(), ImageError> {
     Ok(())
 }
 
-fn owner(entry: &Entry) -> (Uid, Gid) {
+/// The nearest second that overlay and digest can hold; 0 where there is none.
+fn mtime(entry: &Member) -> u32 {
+    let seconds = entry.mtime.map_or(0, |(seconds, _)| seconds);
+    u32::try_from(seconds.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
+}
+
+fn owner(entry: &Member) -> (Uid, Gid) {
     // Checked to be in range when the entry was placed.
     let narrow = |id| u32::try_from(id).unwrap_or(0);
     (Uid::from_raw(narrow(entry.uid)), Gid::from_raw(narrow(entry.gid)))

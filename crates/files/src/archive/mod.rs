@@ -6,7 +6,6 @@
 
 mod gzip;
 mod pack;
-mod read;
 mod source;
 mod unpack;
 mod write;
@@ -20,14 +19,13 @@ use rustix::io::Errno;
 use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use crate::fault::{Failure, fault};
+use crate::tar::TarError;
 
 pub(crate) use self::pack::pack;
 pub(crate) use self::unpack::unpack;
 
 /// Directories between the top and an entry: each holds a descriptor meanwhile.
 const DEPTH_MAX: usize = 512;
-/// Bytes of a tar block.
-const BLOCK: usize = 512;
 
 /// Why it can't go on, and at which path where that is known already.
 #[derive(Debug)]
@@ -55,6 +53,21 @@ impl From<FileFault> for Trouble {
 impl From<ArchiveFault> for Trouble {
     fn from(fault: ArchiveFault) -> Self {
         Self(FileFault::Archive(fault), None)
+    }
+}
+
+/// A fault of the compressed data is the archive's; everything else is the connection's.
+impl From<TarError> for Trouble {
+    fn from(error: TarError) -> Self {
+        let error = match error {
+            TarError::Fault(fault) => return ArchiveFault::from(fault).into(),
+            TarError::Io(error) => error,
+        };
+        match error.kind() {
+            io::ErrorKind::InvalidData => ArchiveFault::Gzip.into(),
+            io::ErrorKind::QuotaExceeded => ArchiveFault::Ratio.into(),
+            _ => error.into(),
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use sandkasten_protocol::work::{Item, WORK_DATA_BYTES_MAX};
 use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use super::write::{self, Head};
-use super::{BLOCK, DEPTH_MAX, Trouble};
+use super::{DEPTH_MAX, Trouble};
 use crate::fault::Failure;
+use crate::tar::BLOCK;
 use crate::{Channel, Root};
 
 /// Bytes of paths that are remembered for hard links. Beyond, a file with several names is several.

@@ -14,8 +14,9 @@ use sandkasten_protocol::work::Item;
 use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use super::unpack::Packing;
-use super::{BLOCK, pack, unpack};
+use super::{pack, unpack};
 use crate::fault::Failure;
+use crate::tar::BLOCK;
 use crate::{Channel, Root};
 
 /// Keeps what is told and gives what it was made with, in pieces.

@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sandkasten_protocol::{ArchiveFault, FileFault};
 
-use super::read::{Entry, Kind, Reader};
 use super::source::Source;
 use super::{DEPTH_MAX, Trouble, gzip};
 use crate::fault::Failure;
+use crate::tar::{Kind, Member, Reader, TarError};
 use crate::{Channel, Root};
 
 const PATH_BYTES_MAX: usize = 4096;
@@ -175,7 +175,7 @@ impl Tree {
         made?;
         left?;
         finished?;
-        reader.finish().map_err(|trouble| trouble.at(b""))?;
+        finish(reader.into_rest()).map_err(|trouble| trouble.at(b""))?;
         Ok(self.entries)
     }
 
@@ -187,7 +187,7 @@ impl Tree {
         Ok(())
     }
 
-    fn make(&mut self, entry: &Entry, reader: &mut Reader<impl BufRead>) -> Result<(), Trouble> {
+    fn make(&mut self, entry: &Member, reader: &mut Reader<impl BufRead>) -> Result<(), Trouble> {
         let names = names(&entry.path)?;
         let Some((name, above)) = names.split_last() else {
             return self.top(entry);
@@ -202,30 +202,32 @@ impl Tree {
             Kind::Dir => self.dir(name, entry),
             Kind::Symlink { target } => self.symlink(name, target, entry),
             Kind::HardLink { target } => self.hard_link(name, target),
+            Kind::Sparse { .. } => Err(ArchiveFault::Sparse.into()),
+            Kind::Whiteout | Kind::Special => Err(ArchiveFault::Special.into()),
         }
     }
 
     /// The entry of the top itself.
-    fn top(&mut self, entry: &Entry) -> Result<(), Trouble> {
+    fn top(&mut self, entry: &Member) -> Result<(), Trouble> {
         if entry.kind != Kind::Dir {
             return Err(FileFault::IsADirectory.into());
         }
-        let attributes = self.attributes(entry);
+        let attributes = self.attributes(entry)?;
         if let Some(top) = self.levels.first_mut() {
             top.attributes = Some(attributes);
         }
         Ok(())
     }
 
-    fn attributes(&self, entry: &Entry) -> Attributes {
+    fn attributes(&self, entry: &Member) -> Result<Attributes, Trouble> {
         let bits = if self.is_root { ROOT_MODE_BITS } else { MODE_BITS };
         let id = |id: u64| u32::try_from(id).unwrap_or(0);
         let is_owned = self.is_root && entry.uid <= ID_MAX && entry.gid <= ID_MAX;
-        Attributes {
+        Ok(Attributes {
             mode: entry.mode & bits,
             owner: is_owned.then(|| (id(entry.uid), id(entry.gid))),
-            mtime: entry.mtime,
-        }
+            mtime: entry.mtime.ok_or(ArchiveFault::Malformed)?,
+        })
     }
 
     /// Goes to a directory; leaves those that are not above it, and makes those that are missing.
@@ -313,11 +315,11 @@ impl Tree {
     fn file(
         &mut self,
         name: &[u8],
-        entry: &Entry,
+        entry: &Member,
         reader: &mut Reader<impl BufRead>,
     ) -> Result<(), Trouble> {
         let temporary = self.temporary();
-        let attributes = self.attributes(entry);
+        let attributes = self.attributes(entry)?;
         let here = self.here()?;
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -332,8 +334,8 @@ impl Tree {
         made
     }
 
-    fn dir(&mut self, name: &[u8], entry: &Entry) -> Result<(), Trouble> {
-        let attributes = self.attributes(entry);
+    fn dir(&mut self, name: &[u8], entry: &Member) -> Result<(), Trouble> {
+        let attributes = self.attributes(entry)?;
         let here = self.here()?;
         let make = || rustix::fs::mkdirat(here, name, Mode::from_raw_mode(FILL_MODE));
         let dir = match make() {
@@ -352,11 +354,11 @@ impl Tree {
         self.go_into(name, dir, Some(attributes))
     }
 
-    fn symlink(&mut self, name: &[u8], target: &[u8], entry: &Entry) -> Result<(), Trouble> {
+    fn symlink(&mut self, name: &[u8], target: &[u8], entry: &Member) -> Result<(), Trouble> {
         if target.is_empty() {
             return Err(ArchiveFault::Malformed.into());
         }
-        let attributes = self.attributes(entry);
+        let attributes = self.attributes(entry)?;
         let temporary = self.temporary();
         let here = self.here()?;
         rustix::fs::symlinkat(target, here, temporary.as_str())?;
@@ -502,6 +504,21 @@ fn write(file: &OwnedFd, reader: &mut Reader<impl BufRead>) -> Result<(), Troubl
             written => written?,
         };
         reader.consume(written);
+    }
+}
+
+/// Reads what follows the end mark: zeros alone.
+fn finish(mut rest: impl BufRead) -> Result<(), Trouble> {
+    loop {
+        let bytes = rest.fill_buf().map_err(TarError::from)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Err(ArchiveFault::BehindTheEnd.into());
+        }
+        let taken = bytes.len();
+        rest.consume(taken);
     }
 }
 
