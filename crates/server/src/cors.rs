@@ -8,12 +8,14 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
-    "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Range, X-Request-Id",
+    "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, If-Range, \
+     Last-Event-ID, Range, X-Request-Id",
 );
-const EXPOSED: HeaderValue =
-    HeaderValue::from_static("ETag, Retry-After, X-Next-Cursor, X-Request-Id");
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "Accept-Ranges, Content-Range, ETag, Retry-After, WWW-Authenticate, X-Next-Cursor, X-Request-Id",
+);
 const MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 /// The origins that may call; empty is off.
@@ -54,6 +56,51 @@ impl Cors {
         if let Some(origin) = origin.filter(|origin| self.allows(origin)) {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn words(list: &HeaderValue) -> BTreeSet<&str> {
+        list.to_str().unwrap().split(", ").collect()
+    }
+
+    /// All operations, by their methods.
+    fn operations(document: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap())
+    }
+
+    #[test]
+    fn pages_may_use_all_that_the_document_has() {
+        let document = crate::openapi::openapi();
+        let methods: BTreeSet<String> =
+            operations(&document).map(|(method, _)| method.to_uppercase()).collect();
+        assert_eq!(methods, words(&METHODS).into_iter().map(str::to_owned).collect());
+
+        let resolved = |value: &Value| match value["$ref"].as_str() {
+            Some(reference) => document.pointer(&reference[1..]).unwrap().clone(),
+            None => value.clone(),
+        };
+        for (method, operation) in operations(&document) {
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let parameter = resolved(parameter);
+                let name = parameter["name"].as_str().unwrap();
+                let is_header = parameter["in"] == "header";
+                assert!(!is_header || words(&HEADERS).contains(name), "{method}: {name}");
+            }
+            for response in operation["responses"].as_object().unwrap().values() {
+                let response = resolved(response);
+                for name in response["headers"].as_object().into_iter().flat_map(|map| map.keys()) {
+                    assert!(words(&EXPOSED).contains(name.as_str()), "{method}: {name}");
+                }
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ use crate::connection::{Answers, Framing, Shared};
 use crate::error::protocol_error;
 
 const READ_BYTES: usize = 16 * 1024;
+/// As many headers as hyper takes.
+const HEADERS_MAX: usize = 100;
 
 /// One client's socket.
 #[derive(Debug)]
@@ -242,26 +244,25 @@ fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
     None
 }
 
-/// What the head says of its body. Only what hyper accepts matters; the rest it answers with 400.
+/// What the head says of its body, read by the parser that hyper reads it with. Of what that refuses
+/// hyper says 400 or 431, and reads no body.
 fn framing(head: &[u8]) -> Framing {
-    let mut length = None;
-    let mut coded = false;
-    for line in head.split(|b| *b == b'\n').skip(1) {
-        let Some(colon) = line.iter().position(|b| *b == b':') else { continue };
-        let (name, value) = line.split_at(colon);
-        let name = name.trim_ascii();
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            coded = true;
-        } else if name.eq_ignore_ascii_case(b"content-length") {
-            let digits =
-                std::str::from_utf8(value.strip_prefix(b":").unwrap_or(value).trim_ascii());
-            length = Some(digits.ok().and_then(|text| text.parse().ok()).unwrap_or(0));
-        }
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    if request.parse(head).is_err() {
+        return Framing::Length(0);
     }
-    match (coded, length) {
-        (true, Some(_)) => Framing::Both,
-        (true, None) => Framing::Chunked,
-        (false, length) => Framing::Length(length.unwrap_or(0)),
+    let value = |name: &str| {
+        let mut named = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name));
+        named.next_back().map(|header| header.value)
+    };
+    match (value("transfer-encoding"), value("content-length")) {
+        (Some(_), Some(_)) => Framing::Both,
+        (Some(_), None) => Framing::Chunked,
+        (None, length) => {
+            let digits = length.and_then(|length| std::str::from_utf8(length).ok());
+            Framing::Length(digits.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::settings::{DiskLimit, Durability, Seccomp, Settings, Shell};
 use super::value::{self, Parsed, Raw};
 use crate::log::Level;
 use sandkasten_types::limits;
+use strsim::levenshtein;
 
 /// What every variable's name starts with.
 pub(super) const PREFIX: &str = "SANDKASTEN_";
@@ -62,28 +63,9 @@ pub(super) fn nearest(key: &str) -> Option<&'static str> {
     let near = |row: &&Row| {
         let (ours, last) = (row.key, row.key.rsplit('.').next().unwrap_or(row.key));
         let given = key.rsplit('.').next().unwrap_or(key);
-        last == given || distance(ours, key) <= 2 || distance(last, given) <= 1
+        last == given || levenshtein(ours, key) <= 2 || levenshtein(last, given) <= 1
     };
     ROWS.iter().find(near).map(|row| row.key)
-}
-
-/// Levenshtein distance, for short words.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut left = i + 1;
-        let mut diagonal = i;
-        for (y, cell) in b.chars().zip(row.iter_mut().skip(1)) {
-            let best = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
-            diagonal = *cell;
-            *cell = best;
-            left = best;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 /// A day: what a lease may be, and a command's timeout.
