@@ -242,7 +242,7 @@ fn stdin(asked: Option<String>, open: Option<bool>, encoding: Encoding) -> Resul
     let bytes = match (asked, encoding) {
         (None, _) => Vec::new(),
         (Some(text), Encoding::Text) => text.into_bytes(),
-        (Some(text), Encoding::Base64) => match Base64::decode(&text) {
+        (Some(text), Encoding::Base64) => match Base64::decode(text) {
             Ok(bytes) => bytes.0,
             Err(error) => return invalid(format!("`stdin` is {error}")),
         },

@@ -192,7 +192,7 @@ impl Spelling {
             .map_err(|_cause| ApiError::invalid_path(format!("`{field}` is not UTF-8")))?;
         match self {
             Self::Text => Ok(text.into_bytes()),
-            Self::Base64 => Base64::decode(&text)
+            Self::Base64 => Base64::decode(text)
                 .map(|path| path.0)
                 .map_err(|error| ApiError::invalid_path(format!("`{field}` is {error}"))),
         }
