@@ -71,13 +71,16 @@ pub(super) fn invalid(text: impl Into<String>) -> ImageError {
 /// A fault of the compressed stream is the archive's; a fault of the disk is ours.
 pub(super) fn unreadable(err: io::Error) -> ImageError {
     use io::ErrorKind::{FileTooLarge, InvalidData, InvalidInput, UnexpectedEof};
-    match err.kind() {
-        UnexpectedEof => invalid("the archive is cut short"),
-        InvalidData | InvalidInput => invalid("the compressed data are damaged"),
-        FileTooLarge => {
-            let gib = limits::IMAGE_BYTES_MAX >> 30;
-            invalid(format!("the archive is larger than the limit of {gib} GiB"))
-        }
-        _ => ImageError::Io(err),
+    let kind = err.kind();
+    if kind == UnexpectedEof {
+        return invalid("the archive is cut short");
     }
+    if matches!(kind, InvalidData | InvalidInput) {
+        return invalid("the compressed data are damaged");
+    }
+    if kind == FileTooLarge {
+        let gib = limits::IMAGE_BYTES_MAX >> 30;
+        return invalid(format!("the archive is larger than the limit of {gib} GiB"));
+    }
+    ImageError::Io(err)
 }

@@ -50,7 +50,7 @@ pub(super) fn unpack(
 ) -> Result<Unpacked, ImageError> {
     let mut archive = Reader::new(Bounded::new(source));
     let mut layer = Layer::new(root, origin);
-    while let Some(mut entry) = archive.next()? {
+    while let Some(mut entry) = archive.next_member()? {
         entry.opaque &= origin == Origin::Ours;
         layer.place(&entry, &mut archive).map_err(|err| at_entry(err, &entry.path))?;
     }

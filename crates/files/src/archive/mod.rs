@@ -63,11 +63,12 @@ impl From<TarError> for Trouble {
             TarError::Fault(fault) => return ArchiveFault::from(fault).into(),
             TarError::Io(error) => error,
         };
-        match error.kind() {
-            io::ErrorKind::InvalidData => ArchiveFault::Gzip.into(),
-            io::ErrorKind::QuotaExceeded => ArchiveFault::Ratio.into(),
-            _ => error.into(),
-        }
+        let faults = [
+            (io::ErrorKind::InvalidData, ArchiveFault::Gzip),
+            (io::ErrorKind::QuotaExceeded, ArchiveFault::Ratio),
+        ];
+        let fault = faults.into_iter().find(|(kind, _)| *kind == error.kind());
+        fault.map_or_else(|| error.into(), |(_, fault)| fault.into())
     }
 }
 

@@ -180,7 +180,7 @@ impl Tree {
     }
 
     fn make_all(&mut self, reader: &mut Reader<impl BufRead>) -> Result<(), Trouble> {
-        while let Some(entry) = reader.next()? {
+        while let Some(entry) = reader.next_member()? {
             self.make(&entry, reader)?;
             self.entries += 1;
         }

@@ -20,10 +20,8 @@ impl From<TarFault> for TarError {
 
 impl From<io::Error> for TarError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Fault(TarFault::CutShort),
-            _ => Self::Io(error),
-        }
+        let is_over = error.kind() == io::ErrorKind::UnexpectedEof;
+        if is_over { Self::Fault(TarFault::CutShort) } else { Self::Io(error) }
     }
 }
 

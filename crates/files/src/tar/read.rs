@@ -104,7 +104,7 @@ impl<S: BufRead> Reader<S> {
     ///
     /// # Errors
     /// The archive is at fault; one without an end mark is cut short.
-    pub fn next(&mut self) -> Result<Option<Member>, TarError> {
+    pub fn next_member(&mut self) -> Result<Option<Member>, TarError> {
         self.skip_data()?;
         self.path.clear();
         let mut extension = Extension::default();
@@ -144,7 +144,7 @@ impl<S: BufRead> Reader<S> {
         self.left = self.left.saturating_sub(bytes as u64);
     }
 
-    /// What follows the end mark, once [`next`](Self::next) has given `None`.
+    /// What follows the end mark, once [`next_member`](Self::next_member) has given `None`.
     pub fn into_rest(self) -> S {
         self.source
     }
