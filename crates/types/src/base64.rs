@@ -16,8 +16,8 @@ impl Base64 {
     ///
     /// # Errors
     /// Where `text` is no base64; the text says so.
-    pub fn decode(text: impl Into<String>) -> Result<Self, String> {
-        let mut bytes = text.into().into_bytes();
+    pub fn decode(text: impl Into<Vec<u8>>) -> Result<Self, String> {
+        let mut bytes = text.into();
         let decoded = decode_in_place(&mut bytes).map_err(|error| format!("no base64: {error}"))?;
         bytes.truncate(decoded);
         bytes.shrink_to_fit();
