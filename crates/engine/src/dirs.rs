@@ -3,7 +3,6 @@
 //! Names here are ours and trusted; what lies below `upper` and `work` is not, and is touched through
 //! `jail::path` alone.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -12,17 +11,19 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use sandkasten_jail::path::{Beneath, is_mounted_below};
+use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::{User, id};
 use sandkasten_types::SessionId;
 use sha2::{Digest as _, Sha256};
 
 use crate::disk::{self, Ahead, BoxIds, Space};
+use crate::trash::Trash;
 
 /// Where sessions lie on disk.
 #[derive(Debug)]
 pub(crate) struct Dirs {
     data: PathBuf,
+    pub(crate) trash: Trash,
 }
 
 /// The open directories of a new session.
@@ -41,10 +42,8 @@ impl Dirs {
         make_dir(data, 0o700).or_else(exists)?;
         // Whoever made it: no other user reaches what is below.
         fs::set_permissions(data, Permissions::from_mode(0o700))?;
-        for name in ["sessions", "trash"] {
-            make_dir(&data.join(name), 0o700).or_else(exists)?;
-        }
-        Ok(Self { data: data.to_owned() })
+        make_dir(&data.join("sessions"), 0o700).or_else(exists)?;
+        Ok(Self { data: data.to_owned(), trash: Trash::open(data)? })
     }
 
     /// Tells this data directory's things on the host from those of others.
@@ -102,41 +101,12 @@ impl Dirs {
         if let Err(error) = disk::release(&self.session(session)) {
             tracing::warn!(%session, %error, "disk_limit_not_released");
         }
-        let random = sandkasten_types::ids::random_hex().map_err(io::Error::other)?;
-        let to = self.data.join("trash").join(format!("{session}.{random}"));
-        match fs::rename(self.session(session), to) {
+        let sessions = Beneath::open(&self.data.join("sessions"))?;
+        match self.trash.take(&sessions, session.as_str().as_ref()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    /// Removes everything that is in the trash. Blocks for as long as that takes.
-    pub(crate) fn empty_trash(&self) -> io::Result<()> {
-        let trash = self.data.join("trash");
-        let names: Vec<_> = fs::read_dir(&trash)?
-            .map(|entry| entry.map(|e| e.file_name()))
-            .collect::<Result<_, _>>()?;
-        if names.is_empty() {
-            return Ok(());
-        }
-        // Nothing of a session is mounted in the host's namespace; should somebody have done it, a
-        // removal would walk into what is mounted.
-        if is_mounted_below(&trash)? {
-            return Err(io::Error::other("something is mounted below the trash"));
-        }
-        let beneath = Beneath::open(&trash)?;
-        let mut first = Ok(());
-        for name in names {
-            let removed = beneath.remove_tree(OsStr::new(&name));
-            first = first.and(removed);
-        }
-        first
-    }
-
-    /// How many things lie in the trash.
-    pub(crate) fn trash_count(&self) -> usize {
-        fs::read_dir(self.data.join("trash")).map_or(0, Iterator::count)
     }
 
     /// Percent of the disk that is free for us.

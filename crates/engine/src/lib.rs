@@ -37,6 +37,7 @@ mod recovery;
 mod reserve;
 mod session;
 mod sizes;
+mod trash;
 mod uids;
 mod worker;
 pub mod workspace;
@@ -135,7 +136,7 @@ impl Engine {
         let host = opened.map_err(|error| StartError::Recovery(error.to_string()))??;
         let host = Arc::new(host);
         let failed = |error: Error| StartError::Recovery(error.to_string());
-        workspaces::settle(&host).await.map_err(failed)?;
+        workspaces::reconcile(&host).await.map_err(failed)?;
         recovery::reconcile(&host).await.map_err(failed)?;
         let stopping = CancellationToken::new();
         host.tasks.spawn(reconcile_again(Arc::clone(&host), stopping.clone()));
@@ -161,7 +162,7 @@ impl Engine {
             let is_ending =
                 |session: &&Arc<Handle>| matches!(session.view.borrow().state, State::Stopping(_));
             let ending = host.live.all().iter().filter(is_ending).count();
-            let trash = host.dirs.trash_count();
+            let trash = host.dirs.trash.count();
             tracing::warn!(ending, trash, "stop_leaves_deletes_to_the_next_start");
         }
         let last = Arc::clone(host);
@@ -578,7 +579,7 @@ async fn watch_disk(host: Arc<Host>, stopping: CancellationToken) {
 /// # Errors
 /// Where something can't be removed. The caller holds the data directory's claim: no daemon runs there.
 pub fn empty_trash_of(data_dir: &Path) -> io::Result<()> {
-    dirs::Dirs::open(data_dir)?.empty_trash()
+    trash::Trash::open(data_dir)?.empty()
 }
 
 async fn empty_trash(host: Arc<Host>, stopping: CancellationToken) {
@@ -591,7 +592,7 @@ async fn empty_trash(host: Arc<Host>, stopping: CancellationToken) {
 
 async fn empty_trash_now(host: &Arc<Host>) {
     let with = Arc::clone(host);
-    match tokio::task::spawn_blocking(move || with.dirs.empty_trash()).await {
+    match tokio::task::spawn_blocking(move || with.dirs.trash.empty()).await {
         Ok(Ok(())) => {}
         // Recovery rings again.
         Ok(Err(error)) => tracing::error!(%error, "trash_not_emptied"),

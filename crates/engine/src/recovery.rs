@@ -10,7 +10,7 @@
 //! | none, or ended | a cgroup, a folder, a claim of uids | removed |
 //! | none, or ended | a layer that no image has | moved to the trash |
 //!
-//! Workspaces have a table of their own: [`workspaces::settle`].
+//! Workspaces have a table of their own: [`workspaces::reconcile`].
 //!
 //! Invariant: it may run at any time and any number of times. What has a task is left to it: a
 //! session is in [`Live`](crate::host::Live) from before its row until after its end.
@@ -68,7 +68,7 @@ pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
     }
     end_expired(host);
     release_claims(host).await;
-    workspaces::settle(host).await?;
+    workspaces::reconcile(host).await?;
     // Sessions that are being made have no row yet, or had none at the look above.
     layers.extend(host.live.all().iter().flat_map(|session| session.spec.layers.clone()));
     remove_layers(host, layers).await;
@@ -164,10 +164,7 @@ async fn attach_or_finish(host: &Arc<Host>, row: Row) {
 fn init_of(init: Identity) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(init.pid).ok()?)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", init.pid)).ok()?;
-    // The second field, the name, may have spaces and parentheses: count from its end.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let start_time: u64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    let start_time = sandkasten_jail::start_time(init.pid).ok()??;
     (start_time == init.start_time).then_some(pidfd)
 }
 

@@ -4,7 +4,7 @@
 //! session never gets a directory that is being removed.
 //!
 //! Invariant: a directory that has entries goes by [`delete`] alone, and only once its row is gone. Every
-//! other trouble leaves it where it was, or where [`settle`] finds it.
+//! other trouble leaves it where it was, or where [`reconcile`] finds it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -201,7 +201,7 @@ pub(crate) async fn delete(host: &Arc<Host>, id: &WorkspaceId) -> Result<(), Err
         return Err(error);
     }
     host.sizes.forget(id);
-    // What can't be thrown away now is by `settle`.
+    // What can't be thrown away now is by `reconcile`.
     match on_disk(host, move |workspaces| workspaces.discard(&which)).await {
         Ok(_) => host.trash_filled.notify_one(),
         Err(error) => tracing::warn!(workspace = %id, %error, "workspace_not_thrown_away_yet"),
@@ -231,7 +231,7 @@ fn check_removable(id: &WorkspaceId, removable: Removable) -> Result<(), Error> 
 /// | yes | no | no | made again, empty |
 /// | no | yes | – | adopted: a row is made |
 /// | – | – | yes, and one of the cases above does not need it | its delete is over: thrown away |
-pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
+pub(crate) async fn reconcile(host: &Arc<Host>) -> Result<(), Error> {
     let _gate = host.workspace_gate.lock().await;
     let failed = |error| Error::internal("looking at workspaces", error);
     let (there, withdrawn) = on_disk(host, |workspaces| {
@@ -241,7 +241,7 @@ pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
     .await
     .map_err(failed)?;
     for id in withdrawn {
-        settle_withdrawn(host, id).await?;
+        reconcile_withdrawn(host, id).await?;
     }
     for id in there {
         if !host.db.has_workspace(id.clone()).await? {
@@ -255,7 +255,7 @@ pub(crate) async fn settle(host: &Arc<Host>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn settle_withdrawn(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
+async fn reconcile_withdrawn(host: &Arc<Host>, id: WorkspaceId) -> Result<(), Error> {
     let is_meant = host.db.has_workspace(id.clone()).await?;
     let which = id.clone();
     let done = on_disk(host, move |workspaces| {

@@ -27,7 +27,8 @@ use crate::{Channel, Done, Root, Step, Walk};
 
 /// How long the second half of a move may take to come.
 const PAIR: Duration = Duration::from_millis(20);
-const QUIET: Duration = Duration::from_secs(1);
+/// How often it is looked whether what is watched is still there.
+const LOOK: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// How far down a watch goes.
@@ -56,7 +57,7 @@ pub(crate) fn watch(
     let ready = Event { change: Change::Ready, path: Vec::new(), from: None, kind: Kind::Dir };
     channel.tell(Item::Event(ready))?;
     loop {
-        let time = if watch.halves.is_empty() { QUIET } else { PAIR };
+        let time = if watch.halves.is_empty() { LOOK } else { PAIR };
         // Ends with an error where nobody listens any more.
         let has_come = channel.wait(watch.inotify.as_fd(), time)?;
         let goes_on = if has_come { watch.read(channel)? } else { watch.on_quiet(channel)? };

@@ -27,6 +27,7 @@ use crate::fork::{self, LauncherProcess};
 use crate::plan::Plan;
 use crate::root::RootSettings;
 use crate::seccomp::SeccompProfile;
+use crate::start_time::start_time;
 use crate::wire::{self, LAYERS_MAX, Request, Told};
 
 /// Ids above 2^31 are refused by devpts before Linux 6.7.
@@ -279,11 +280,11 @@ impl Child {
     }
 
     fn start_time(&self) -> Result<u64, LaunchError> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        let start_time = start_time(self.pid);
         if self.has_ended()? {
             return Err(LaunchError::InitEnded);
         }
-        parse_start_time(&stat?).ok_or(LaunchError::Died)
+        start_time?.ok_or(LaunchError::Died)
     }
 
     /// Opens the child's user namespace and writes its maps.
@@ -333,22 +334,4 @@ fn step_error(step: String, errno: i32) -> LaunchError {
 fn gone_or_io(error: io::Error) -> LaunchError {
     let gone = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
     if gone.contains(&error.kind()) { LaunchError::Gone } else { LaunchError::Io(error) }
-}
-
-/// Field 22 of `/proc/PID/stat`. The second field is in parentheses and may hold any byte.
-fn parse_start_time(stat: &str) -> Option<u64> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn start_time_is_found_behind_any_name() {
-        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 2";
-        assert_eq!(parse_start_time(stat), Some(12345));
-        assert_eq!(parse_start_time("7 (a"), None);
-    }
 }

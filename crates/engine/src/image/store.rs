@@ -32,7 +32,7 @@ use super::kind::{HEAD_BYTES, Kind};
 use super::tree::{self, Hashed, Rules};
 use super::unpack::{self, Origin};
 use super::{Digest, Given, Image, ImageConfig, ImageError, entries};
-use crate::workspace::trash::Trash;
+use crate::trash::Trash;
 
 const RECORD_BYTES_MAX: u64 = 1024 * 1024;
 const ONLY_US: Mode = Mode::RWXU;

@@ -18,7 +18,6 @@ pub(crate) mod names;
 mod path;
 mod place;
 mod read;
-pub(crate) mod trash;
 mod write;
 
 #[cfg(test)]
@@ -41,9 +40,9 @@ use sandkasten_types::files::DirEntry;
 use sandkasten_types::ids::random_hex;
 
 use self::place::Place;
-use self::trash::Trash;
 pub use self::write::NewFile;
 pub(crate) use self::write::sync_up;
+use crate::trash::Trash;
 use crate::{Durability, FileFault, FileRead, LastLink, Target};
 
 /// Begins the name of a directory that is to become a workspace. No id begins so.
