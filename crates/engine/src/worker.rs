@@ -12,10 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
-use rustix::process::{Gid, Uid};
 use sandkasten_files::{Root, Socket};
 use sandkasten_protocol::work::{Item, Job, WORK_BYTES_MAX, WORK_DATA_BYTES_MAX};
-use sandkasten_protocol::{Decoder, FileDone, FileOp, FileUser, encode, id};
+use sandkasten_protocol::{Decoder, FileDone, FileOp, FileUser, encode};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
@@ -323,28 +322,11 @@ pub(crate) async fn in_workspace(
     }
 }
 
-/// The life of a thread that a job has for itself: its ids are never given back.
 fn run_as(who: Who, root: &Root, job: Job, socket: OwnedFd) {
-    let ids = match who {
-        Who::Sandbox => take_ids(),
-        // `root` keeps it in the workspace as the jail does.
-        Who::Root => Ok(()),
-    };
-    if let Err(error) = ids {
+    let ran = who.act(|| sandkasten_files::run(root, job, &mut Socket::new(socket)));
+    if let Err(error) = ran {
         tracing::error!(%error, "a job on a workspace can't have the ids of its user");
-        return;
     }
-    sandkasten_files::run(root, job, &mut Socket::new(socket));
-}
-
-/// Makes this thread, and no other, the user `sandbox` towards files. Real and saved ids stay root's, so
-/// that no process of a user with this number on the host may signal or trace the daemon. With the
-/// effective id the kernel takes the capabilities.
-fn take_ids() -> rustix::io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(id::SANDBOX), Gid::from_raw(id::SANDBOX));
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT)?;
-    rustix::thread::set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT)
 }
 
 /// What messages call a job's files.

@@ -18,6 +18,7 @@ pub(crate) mod names;
 mod path;
 mod place;
 mod read;
+mod who;
 mod write;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ use sandkasten_types::files::DirEntry;
 use sandkasten_types::ids::random_hex;
 
 use self::place::Place;
+pub use self::who::Who;
 pub use self::write::NewFile;
 pub(crate) use self::write::sync_up;
 use crate::trash::Trash;
@@ -72,15 +74,6 @@ pub enum WorkspaceError {
     Gone(WorkspaceId),
     #[error("workspace: {0}")]
     Io(io::Error),
-}
-
-/// Who a call without a session acts as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
-    /// The user `sandbox`: modes count.
-    Sandbox,
-    /// The box's root: it may do anything in the workspace.
-    Root,
 }
 
 /// A workspace, and who acts in it.
@@ -280,7 +273,8 @@ impl Workspaces {
         path: &[u8],
         options: WriteOptions,
     ) -> Result<NewFile, WorkspaceError> {
-        write::begin(self.place(acting)?, path, options, Arc::clone(&self.staging))
+        let (place, staging) = (self.place(acting)?, Arc::clone(&self.staging));
+        acting.who.act(|| write::begin(place, path, options, staging))?
     }
 
     /// The first `max_bytes` of a regular file.
@@ -293,7 +287,7 @@ impl Workspaces {
         path: &[u8],
         max_bytes: u64,
     ) -> Result<FileRead, WorkspaceError> {
-        read::read(&self.place(acting)?, path, max_bytes)
+        self.act(acting, |place| read::read(place, path, max_bytes))
     }
 
     /// Opens a regular file for reading.
@@ -301,7 +295,7 @@ impl Workspaces {
     /// # Errors
     /// [`FileFault`] where it is none or can't be read.
     pub fn open_file(&self, acting: &Acting, path: &[u8]) -> Result<OwnedFd, WorkspaceError> {
-        read::open(&self.place(acting)?, path)
+        self.act(acting, |place| read::open(place, path))
     }
 
     /// Facts about what is at a path, and the path as answers have it.
@@ -314,7 +308,7 @@ impl Workspaces {
         path: &[u8],
         last: LastLink,
     ) -> Result<(Meta, Vec<u8>), WorkspaceError> {
-        names::stat(&self.place(acting)?, path, last)
+        self.act(acting, |place| names::stat(place, path, last))
     }
 
     /// Makes a directory; where parents are made, one that is there is fine.
@@ -328,7 +322,7 @@ impl Workspaces {
         mode: u32,
         parents: Parents,
     ) -> Result<(), WorkspaceError> {
-        names::make_dir(&self.place(acting)?, path, mode, parents)
+        self.act(acting, |place| names::make_dir(place, path, mode, parents))
     }
 
     /// Gives a file or directory another name.
@@ -341,7 +335,7 @@ impl Workspaces {
         (from, to): (&[u8], &[u8]),
         target: Target,
     ) -> Result<(), WorkspaceError> {
-        names::rename(&self.place(acting)?, from, to, target)
+        self.act(acting, |place| names::rename(place, from, to, target))
     }
 
     /// Sets the mode of what a path leads to.
@@ -349,7 +343,7 @@ impl Workspaces {
     /// # Errors
     /// [`FileFault`] where it is not the file's owner who acts.
     pub fn chmod(&self, acting: &Acting, path: &[u8], mode: u32) -> Result<(), WorkspaceError> {
-        names::chmod(&self.place(acting)?, path, mode)
+        self.act(acting, |place| names::chmod(place, path, mode))
     }
 
     /// Removes a file, a link or an empty directory.
@@ -362,7 +356,7 @@ impl Workspaces {
         path: &[u8],
         expect: &Expect,
     ) -> Result<(), WorkspaceError> {
-        names::remove(&self.place(acting)?, path, expect)
+        self.act(acting, |place| names::remove(place, path, expect))
     }
 
     /// The entries of a directory, by name. An empty path is the workspace itself.
@@ -370,7 +364,16 @@ impl Workspaces {
     /// # Errors
     /// [`FileFault`] where it is none.
     pub fn list_dir(&self, acting: &Acting, path: &[u8]) -> Result<Vec<DirEntry>, WorkspaceError> {
-        list::list(&self.place(acting)?, path)
+        self.act(acting, |place| list::list(place, path))
+    }
+
+    fn act<T>(
+        &self,
+        acting: &Acting,
+        act: impl FnOnce(&Place) -> Result<T, WorkspaceError>,
+    ) -> Result<T, WorkspaceError> {
+        let place = self.place(acting)?;
+        acting.who.act(|| act(&place))?
     }
 
     fn place(&self, acting: &Acting) -> Result<Place, WorkspaceError> {

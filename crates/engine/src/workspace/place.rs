@@ -11,7 +11,6 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sandkasten_jail::path::Beneath;
-use sandkasten_protocol::id;
 
 use super::path::below_root;
 use super::{Parents, Who, WorkspaceError};
@@ -102,7 +101,6 @@ impl Place {
         let opened = self.following(path, |path| Ok(self.top.open_dir(path)?));
         match (opened, parents) {
             (Err(WorkspaceError::File(FileFault::NotFound)), Parents::Make) => {
-                self.check_above(path)?;
                 let owner = self.who.ids();
                 self.following(path, |path| {
                     Ok(self.top.create_dirs(path, owner, Mode::from(0o755))?)
@@ -110,19 +108,6 @@ impl Place {
             }
             (opened, _) => opened,
         }
-    }
-
-    /// The nearest directory above that exists must let who acts make one in it.
-    fn check_above(&self, path: &Path) -> Result<(), WorkspaceError> {
-        let mut above = path;
-        while let Some(next) = above.parent() {
-            above = next;
-            let shown = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-            if let Ok(dir) = self.following(shown, |path| Ok(self.top.open_dir(path)?)) {
-                return self.who.check(&rustix::fs::fstat(&dir)?, Access::MAKE);
-            }
-        }
-        Ok(())
     }
 
     /// Tries `open`; where the kernel says that the path leaves, a link on it may be absolute and
@@ -193,52 +178,4 @@ fn last_name(path: &Path) -> Result<OsString, WorkspaceError> {
 
 pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
-}
-
-/// What somebody wants of a file or directory: bits as in `rwx`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Access(u32);
-
-impl Access {
-    pub(super) const READ: Self = Self(0o4);
-    pub(super) const WRITE: Self = Self(0o2);
-    /// Make, rename or remove entries of a directory.
-    pub(super) const MAKE: Self = Self(0o3);
-    /// Read a directory and its entries' facts.
-    pub(super) const LIST: Self = Self(0o5);
-}
-
-/// The daemon may do anything; the user in whose name it acts may not.
-impl Who {
-    /// uid and gid by the box's own ids.
-    pub(super) fn ids(self) -> (u32, u32) {
-        match self {
-            Self::Sandbox => (id::SANDBOX, id::SANDBOX),
-            Self::Root => (id::ROOT, id::ROOT),
-        }
-    }
-
-    pub(super) fn check(self, stat: &Stat, access: Access) -> Result<(), WorkspaceError> {
-        let (uid, gid) = self.ids();
-        let shift = match (stat.st_uid == uid, stat.st_gid == gid) {
-            (true, _) => 6,
-            (false, true) => 3,
-            (false, false) => 0,
-        };
-        if self == Self::Root || stat.st_mode >> shift & access.0 == access.0 {
-            Ok(())
-        } else {
-            Err(FileFault::PermissionDenied.into())
-        }
-    }
-
-    /// In a sticky directory a name belongs to the owner of its file.
-    pub(super) fn check_sticky(self, dir: &Stat, stat: &Stat) -> Result<(), WorkspaceError> {
-        let is_sticky = dir.st_mode & 0o1000 != 0;
-        let is_own = [stat.st_uid, dir.st_uid].contains(&self.ids().0);
-        if is_sticky && !is_own && self != Self::Root {
-            return Err(FileFault::PermissionDenied.into());
-        }
-        Ok(())
-    }
 }

@@ -394,6 +394,38 @@ fn what_the_user_may_not_the_daemon_does_not() {
 }
 
 #[test]
+fn a_closed_directory_closes_what_is_below_it() {
+    let lab = Lab::new();
+    let (acting, root) = (lab.acting(), Acting { who: Who::Root, ..lab.acting() });
+    lab.made_dir("closed");
+    lab.made_dir("closed/d");
+    lab.made("closed/f", "k", 0o666);
+    std::os::unix::fs::chown(lab.at("closed"), Some(0), Some(0)).unwrap();
+    std::fs::set_permissions(lab.at("closed"), PermissionsExt::from_mode(0o700)).unwrap();
+    symlink("closed/f", lab.at("link")).unwrap();
+    let denied = Err(FileFault::PermissionDenied);
+    for path in ["closed/f", "link"] {
+        assert_eq!(lab.read(path), denied.clone(), "{path}");
+        assert_eq!(lab.write(path, "x"), denied.clone(), "{path}");
+        let opened = lab.store.open_file(&acting, path.as_bytes()).map(drop).map_err(fault);
+        assert_eq!(opened, Err(FileFault::PermissionDenied), "{path}");
+        let changed = lab.store.chmod(&acting, path.as_bytes(), 0o600).map_err(fault);
+        assert_eq!(changed, Err(FileFault::PermissionDenied), "{path}");
+    }
+    let faults = [
+        lab.store.stat(&acting, b"closed/f", LastLink::Followed).map(drop),
+        lab.store.list_dir(&acting, b"closed/d").map(drop),
+        lab.store.make_dir(&acting, b"closed/d/e", 0o755, Parents::Make),
+        lab.store.move_file(&acting, (b"closed/f", b"f"), Target::MustBeFree),
+        lab.store.remove_file(&acting, b"closed/f", &Expect::Anything),
+    ];
+    for (number, found) in faults.into_iter().enumerate() {
+        assert_eq!(found.map_err(fault), Err(FileFault::PermissionDenied), "{number}");
+    }
+    assert_eq!(lab.store.read_file(&root, b"closed/f", 9).unwrap().bytes, b"k");
+}
+
+#[test]
 fn a_dropped_file_leaves_nothing() {
     let lab = Lab::new();
     let mut file = lab.store.create_file(&lab.acting(), b"x", REPLACE).unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use sandkasten_files::identity;
 use sandkasten_jail::fault;
@@ -19,7 +19,7 @@ use sandkasten_protocol::Expect;
 use sandkasten_types::ids::random_hex;
 
 use super::names::judge;
-use super::place::{Access, Identity, Place, Spot, file_type};
+use super::place::{Identity, Place, Spot, file_type};
 use super::{Who, WorkspaceError, WriteOptions, path};
 use crate::{Durability, FileFault};
 
@@ -45,7 +45,7 @@ static COMMITS: Mutex<()> = Mutex::new(());
 /// The name of a file in the staging directory, for the moment before it takes its place.
 const STAGED: &str = "staged";
 
-/// Finds the place, checks that who acts may write there, and opens a file without a name.
+/// Finds the place, sees that the acting user may write there, and opens a file without a name.
 pub(super) fn begin(
     place: Place,
     text: &[u8],
@@ -55,7 +55,6 @@ pub(super) fn begin(
     let path = path::parse(text)?;
     fault::point("write: begin")?;
     let spot = place.spot(&path.raw, options.parents)?;
-    place.who.check(&rustix::fs::fstat(&spot.dir)?, Access::MAKE)?;
     judge(&options.expect, spot.stat.as_ref())?;
     let old_mode = check_old(place.who, &spot)?;
     let flags = OFlags::WRONLY | OFlags::TMPFILE;
@@ -79,9 +78,25 @@ fn check_old(who: Who, spot: &Spot) -> Result<Option<u32>, WorkspaceError> {
         | FileType::BlockDevice
         | FileType::Unknown => return Err(FileFault::NotAFile.into()),
     }
-    who.check(stat, Access::WRITE)?;
-    who.check_sticky(&rustix::fs::fstat(&spot.dir)?, stat)?;
+    let flags = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
+    match rustix::fs::accessat(&spot.dir, &spot.name, Access::WRITE_OK, flags) {
+        // A program that runs can't be written, but it can be replaced.
+        Ok(()) | Err(Errno::TXTBSY) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    check_sticky(who, &rustix::fs::fstat(&spot.dir)?, stat)?;
     Ok(Some(stat.st_mode & 0o1777))
+}
+
+/// In a sticky directory a name belongs to the owner of its file. The kernel does not see who replaces
+/// it: the last step is the daemon's own.
+fn check_sticky(who: Who, dir: &Stat, stat: &Stat) -> Result<(), FileFault> {
+    let is_sticky = dir.st_mode & 0o1000 != 0;
+    let is_own = [stat.st_uid, dir.st_uid].contains(&who.ids().0);
+    match is_sticky && !is_own && who != Who::Root {
+        true => Err(FileFault::PermissionDenied),
+        false => Ok(()),
+    }
 }
 
 impl NewFile {
