@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -206,6 +206,46 @@ fn f_10_a_workspace_in_use_is_not_deleted() {
 }
 
 /// F-12.
+/// What a session's user may not, a call without a session may not either, and nothing says it otherwise.
+#[test]
+fn rights_are_the_same_with_and_without_a_session() {
+    let lab = Lab::shared();
+    let space = Space::of(&lab, "rights-of-both");
+    let session = space.session();
+    let user = space.dir().join("closed");
+    fs::create_dir_all(user.join("d")).expect("mkdir");
+    fs::write(user.join("f"), "k").expect("write");
+    fs::set_permissions(user.join("f"), PermissionsExt::from_mode(0o644)).expect("chmod");
+    fs::set_permissions(&user, PermissionsExt::from_mode(0o700)).expect("chmod");
+    symlink("closed/f", space.dir().join("link")).expect("link");
+    let json = |path: &str, body: Value| ("POST", path.to_owned(), body.to_string());
+    let calls = [
+        ("GET", "file?path=closed/f".into(), String::new()),
+        ("GET", "file?path=link".into(), String::new()),
+        ("GET", "read?path=closed/f".into(), String::new()),
+        ("GET", "stat?path=closed/f".into(), String::new()),
+        ("GET", "list?path=closed/d".into(), String::new()),
+        ("PUT", "file?path=closed/f".into(), "x".into()),
+        ("PUT", "file?path=closed/new".into(), "x".into()),
+        ("DELETE", "file?path=closed/f".into(), String::new()),
+        json("write", json!({ "path": "link", "text": "x" })),
+        json("chmod", json!({ "path": "closed/f", "mode": "0600" })),
+        json("mkdir", json!({ "path": "closed/d/e" })),
+        json("move", json!({ "from": "closed/f", "to": "f" })),
+        json("copy", json!({ "from": "closed/f", "to": "f" })),
+        json("edit", json!({ "path": "closed/f", "edits": [{ "old": "k", "new": "x" }] })),
+    ];
+    for (method, path, body) in calls {
+        for base in [space.url("/fs"), format!("/v1/sessions/{}/fs", session.id)] {
+            let request = lab.client.request(method, &format!("{base}/{path}"));
+            request.body(body.as_bytes()).send().error(403, "PERMISSION_DENIED");
+        }
+    }
+    assert_eq!(fs::read(user.join("f")).expect("read"), b"k");
+    let read = lab.client.get(&space.url("/fs/file?path=closed/f&user=root"));
+    assert_eq!(read.body, b"k");
+}
+
 #[test]
 fn f_12_what_is_no_id_is_refused_everywhere() {
     let lab = Lab::start();
