@@ -6,7 +6,7 @@ use sandkasten_jail::disk::Mechanism as DiskMechanism;
 use sandkasten_jail::seccomp::SeccompProfile;
 use serde::{Deserialize, Serialize};
 
-/// Everything an [`Engine`](crate::Engine) is told at its start.
+/// Everything an [`Engine`](crate::engine::Engine) is told at its start.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// 0700, root. The caller holds its pid file's lock.

@@ -12,11 +12,13 @@ use sandkasten_types::{ExecId, SessionId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::exec::ExecEvent;
 use crate::exec::{Teller, answer, cleaning, collected, event, shape};
 use crate::process::{Last, give_stdin};
 use crate::reader::{Given, Pull, Reader};
 use crate::session::{Command, Found, Handle, Name};
-use crate::{Engine, Error, ExecEvent};
 
 /// How long a cancel waits for the end that it caused.
 const END_WAIT: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use sandkasten_types::ExecId;
 use sandkasten_types::exec::{Chunk, ExecAnswer, ExecEnd, ExecRequest, Gap};
 use tokio::sync::oneshot;
 
-use crate::Error;
 use crate::config::Config;
+use crate::error::Error;
 use crate::events::Follow;
 use crate::output::{Cleaning, Collected, Shown};
 use crate::reader::{Before, Given, Pull, Reader};

@@ -17,8 +17,8 @@ use sandkasten_types::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, READ_BYTES_MAX};
 use sandkasten_types::{SessionId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::Error;
 use crate::config::Durability;
+use crate::error::Error;
 use crate::error::FileFault;
 use crate::host::Host;
 use crate::raw::{Etag, Lease};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use sandkasten_types::ImageName;
 use sandkasten_types::image::Image as Shown;
 
+use crate::engine::Engine;
+use crate::error::Error;
 use crate::host::Host;
 use crate::image::{Digest, Image, ImageError};
-use crate::{Engine, Error};
 
 impl Engine {
     /// The images of this daemon, by name.

@@ -11,8 +11,9 @@ use sandkasten_types::session::{Session, Status, UpdateSession};
 use sandkasten_types::{SessionId, Timestamp};
 
 use crate::db::EndedWanted;
+use crate::engine::Engine;
+use crate::error::Error;
 use crate::session::{self, Command, check_update};
-use crate::{Engine, Error};
 
 /// Which sessions are wanted.
 #[derive(Debug, Clone, Default)]

@@ -13,6 +13,8 @@ use sandkasten_types::{ProcessId, SessionId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::engine::Engine;
+use crate::error::Error;
 use crate::events::{EventsFrom, cancel, run_status, shown, started_at};
 use crate::exec::{Teller, Told};
 use crate::output::{Cleaning, Decoder};
@@ -21,7 +23,6 @@ use crate::session::{
     Command, Encoding, Found, Handle, Hold, Name, Note, Seat, Started, StdinEnd, StdinTold,
     check_program, signal, window,
 };
-use crate::{Engine, Error};
 
 /// init says within this that a program runs, on however little CPU the session has.
 const BEGIN_WAIT: Duration = Duration::from_secs(30);

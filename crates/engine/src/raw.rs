@@ -21,13 +21,14 @@ use sandkasten_types::files::{DirEntry, FileType};
 use sandkasten_types::time::rfc3339_nanos;
 use tokio::sync::mpsc;
 
+use crate::engine::Engine;
+use crate::error::Error;
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
 use crate::session::{BoxUser, Command, Handle, run_user};
 use crate::worker::sync_tree;
 use crate::workspace::{Acting, Workspaces};
 use crate::workspaces::{must_exist, not_without_session, to_sync, who, workspace_call};
-use crate::{Engine, Error};
 
 /// A transfer renews its session's lease this often.
 const RENEW_EVERY: Duration = Duration::from_secs(1);

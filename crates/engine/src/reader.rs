@@ -10,7 +10,7 @@ use sandkasten_types::exec::Gap;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::Error;
+use crate::error::Error;
 use crate::events::Follow;
 use crate::session::{Command, Handle, Name, Over, PartReply};
 

@@ -19,8 +19,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-use crate::Error;
 use crate::descriptor::watched;
+use crate::error::Error;
 use crate::files::{ask, check_path, session_gone};
 use crate::host::Host;
 use crate::session::Handle;
@@ -343,7 +343,7 @@ mod test {
     use sandkasten_protocol::work::WORK_BYTES_MAX;
 
     use super::*;
-    use crate::FileFault;
+    use crate::error::FileFault;
 
     /// A worker of which a test plays the other side.
     fn worker() -> (Worker, UnixStream) {

@@ -7,10 +7,13 @@ use rustix::io::Errno;
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Kind;
 
+use crate::channel::Channel;
 use crate::fault::{Failure, fault};
+use crate::job::Done;
 use crate::meta::{MODE_BITS, kind};
+use crate::root::Root;
 use crate::walk::open_dir;
-use crate::{Channel, Done, Found, Root, Step, Walk};
+use crate::walk::{Found, Step, Walk};
 
 pub(crate) fn chmod(
     root: &Root,

@@ -15,13 +15,16 @@ use rustix::process::{Gid, Uid};
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Kind;
 
+use crate::channel::Channel;
 use crate::chmod::below;
 use crate::fault::{Failure, fault};
+use crate::job::Done;
 use crate::meta::{MODE_BITS, kind};
 use crate::remove::remove_at;
+use crate::root::Root;
 use crate::root::refuse_procfs;
 use crate::walk::open_dir;
-use crate::{Channel, Done, Root, Step, Walk};
+use crate::walk::{Step, Walk};
 
 /// Directories below each other in a tree that is copied.
 const DEPTH_MAX: usize = 512;

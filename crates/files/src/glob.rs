@@ -5,11 +5,14 @@ use std::os::fd::AsFd;
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Item;
 
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::job::Done;
 use crate::list::passable;
 use crate::pattern;
+use crate::root::Root;
+use crate::walk::{Step, Walk};
 use crate::walk::{join, open_dir};
-use crate::{Channel, Done, Root, Step, Walk};
 
 pub(crate) fn glob(
     root: &Root,

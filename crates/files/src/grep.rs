@@ -18,11 +18,14 @@ use rustix::fs::{Mode, OFlags};
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Item, Kind, Match, Search};
 
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::job::Done;
 use crate::list::passable;
 use crate::meta::kind;
 use crate::pattern::{self, Include};
-use crate::{Channel, Done, Root, Step, Walk};
+use crate::root::Root;
+use crate::walk::{Step, Walk};
 
 /// Bytes of a line that are told.
 const TEXT_BYTES_MAX: usize = 4096;

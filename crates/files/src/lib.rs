@@ -23,6 +23,7 @@ mod copy;
 mod fault;
 mod glob;
 mod grep;
+mod job;
 mod list;
 mod meta;
 mod pattern;
@@ -32,61 +33,13 @@ pub mod tar;
 mod walk;
 mod watch;
 
-use sandkasten_protocol::work::{Item, Job};
-
 pub use channel::{Channel, Socket};
 pub use fault::{Failure, fault};
+pub use job::{Done, run};
 pub use meta::{identity, kind, meta};
 pub use pattern::check;
 pub use root::Root;
 pub use walk::{Found, Step, Walk};
-
-/// What a job gives that has worked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
-    /// There is more than was told.
-    pub truncated: bool,
-}
-
-impl Done {
-    /// All of it.
-    pub const WHOLE: Self = Self { truncated: false };
-}
-
-/// Runs a job to its end, telling `channel` what it finds and, last, how it went. Where nobody listens
-/// any more it ends early.
-pub fn run(root: &Root, job: Job, channel: &mut dyn Channel) {
-    let last = match work(root, job, channel) {
-        Ok(done) => Item::Done { truncated: done.truncated },
-        Err(Failure { fault, path }) => Item::Failed { fault, path },
-    };
-    // Nobody may be there to hear it.
-    drop(channel.tell(last).and_then(|()| channel.flush()));
-}
-
-fn work(root: &Root, job: Job, channel: &mut dyn Channel) -> Result<Done, Failure> {
-    match job {
-        Job::List { path, depth, limit } => list::list(root, &path, (depth, limit), channel),
-        Job::Pack { path } => archive::pack(root, &path, channel).map(|()| Done::WHOLE),
-        Job::Unpack { path, gzip } => {
-            let entries = archive::unpack(root, (&path, gzip.into()), channel)?;
-            channel.tell(Item::Unpacked { entries })?;
-            Ok(Done::WHOLE)
-        }
-        Job::Glob { pattern, path, limit } => glob::glob(root, (&path, &pattern), limit, channel),
-        Job::Grep { path, search } => grep::grep(root, &path, &search, channel),
-        Job::Watch { path, recursive } => {
-            let reach = if recursive { watch::Reach::Tree } else { watch::Reach::Top };
-            watch::watch(root, &path, reach, channel)
-        }
-        Job::Copy { from, to, recursive, overwrite } => {
-            let existing = if overwrite { copy::Existing::Replace } else { copy::Existing::Keep };
-            copy::copy(root, (&from, &to), copy::How { recursive, existing }, channel)
-        }
-        Job::RemoveTree { path } => remove::remove(root, &path, channel),
-        Job::ChmodTree { path, mode } => chmod::chmod(root, &path, mode, channel),
-    }
-}
 
 #[cfg(test)]
 mod test;

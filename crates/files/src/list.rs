@@ -3,9 +3,12 @@
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Entry, Item};
 
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::job::Done;
 use crate::meta::meta;
-use crate::{Channel, Done, Root, Step, Walk};
+use crate::root::Root;
+use crate::walk::{Step, Walk};
 
 pub(crate) fn list(
     root: &Root,

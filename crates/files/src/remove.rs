@@ -6,10 +6,13 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Kind;
 
+use crate::channel::Channel;
 use crate::fault::{Failure, fault};
+use crate::job::Done;
 use crate::meta::kind;
+use crate::root::Root;
 use crate::walk::open_dir;
-use crate::{Channel, Done, Root, Step, Walk};
+use crate::walk::{Step, Walk};
 
 pub(crate) fn remove(root: &Root, path: &[u8], channel: &mut dyn Channel) -> Result<Done, Failure> {
     let (dir, name) = root.parent(path)?;

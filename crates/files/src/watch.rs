@@ -19,11 +19,14 @@ use rustix::io::Errno;
 use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Change, Event, Item, Kind, WATCH_DIRS_MAX};
 
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::job::Done;
 use crate::list::passable;
 use crate::meta::kind;
+use crate::root::Root;
+use crate::walk::{Step, Walk};
 use crate::walk::{join, open_dir};
-use crate::{Channel, Done, Root, Step, Walk};
 
 /// How long the second half of a move may take to come.
 const PAIR: Duration = Duration::from_millis(20);

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Base64, ExecId, Timestamp};
+use crate::base64::Base64;
+use crate::ids::ExecId;
+use crate::time::Timestamp;
 
 /// `POST /v1/sessions/{id}/exec` and `…/exec/stream`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -356,7 +358,7 @@ pub struct StreamError {
     /// What went wrong, for people.
     pub error: String,
     /// What went wrong, for programs.
-    pub error_code: crate::ErrorCode,
+    pub error_code: crate::error::ErrorCode,
     /// Facts a program can use, by name; which ones depends on the code.
     pub details: serde_json::Map<String, serde_json::Value>,
     /// Number of the event, also its `id`. Absent where it answers a message of a WebSocket.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Base64;
+use crate::base64::Base64;
 
 /// `POST …/fs/write`. One of `text` and `content_base64` is given; what counts is its presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ImageName, Timestamp};
+use crate::ids::ImageName;
+use crate::time::Timestamp;
 
 /// An image of this daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

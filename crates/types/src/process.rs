@@ -7,9 +7,11 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::base64::Base64;
 use crate::exec::{ExitReason, OomDetails, RunStatus, Stream};
+use crate::ids::ProcessId;
 use crate::strict::{Expected, unknown_field, whole};
-use crate::{Base64, ProcessId, Timestamp};
+use crate::time::Timestamp;
 
 /// `POST /v1/sessions/{id}/processes`. Either `argv` or `cmd` is given.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]

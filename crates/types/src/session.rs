@@ -7,8 +7,9 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::ids::{ImageName, SessionId, WorkspaceId};
 use crate::strict::unknown_field;
-use crate::{ImageName, SessionId, Timestamp, WorkspaceId};
+use crate::time::Timestamp;
 
 /// `POST /v1/sessions`. Every field may be absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Timestamp, WorkspaceId};
+use crate::ids::WorkspaceId;
+use crate::time::Timestamp;
 
 /// A workspace as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

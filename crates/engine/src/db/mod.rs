@@ -39,7 +39,7 @@ pub(crate) enum DbError {
     Closed,
 }
 
-impl From<DbError> for crate::Error {
+impl From<DbError> for crate::error::Error {
     fn from(error: DbError) -> Self {
         match &error {
             DbError::Sqlite(cause) if is_full(cause) => {

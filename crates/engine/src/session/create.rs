@@ -31,14 +31,15 @@ use super::request::Images;
 use super::request::shortened;
 use super::spec::Spec;
 use super::{Cause, Handle, State, View, environment, lease, release, show_row};
+use crate::clock;
 use crate::db::{Claimed, Hello, Identity, KeyUse, NewRow};
 use crate::descriptor::watched;
 use crate::dirs::SessionDirs;
 use crate::disk::BoxIds;
 use crate::error::Error;
 use crate::host::Host;
+use crate::idempotency::IdempotencyKey;
 use crate::image::{Image, ImageConfig, Store};
-use crate::{IdempotencyKey, clock};
 
 /// A create is refused below this much free disk.
 const FREE_PERCENT_MIN: u64 = 5;

@@ -44,8 +44,11 @@ use self::place::Place;
 pub use self::who::Who;
 pub use self::write::NewFile;
 pub(crate) use self::write::sync_up;
+use crate::config::Durability;
+use crate::error::FileFault;
+use crate::files::FileRead;
+use crate::raw::{LastLink, Target};
 use crate::trash::Trash;
-use crate::{Durability, FileFault, FileRead, LastLink, Target};
 
 /// Begins the name of a directory that is to become a workspace. No id begins so.
 const NEW: &str = ".new-";

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use sandkasten_types::limits;
 
-use crate::FileFault;
+use crate::error::FileFault;
 
 /// Where a workspace is in a box.
 pub(super) const ROOT: &str = "/workspace";

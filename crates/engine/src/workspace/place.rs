@@ -14,7 +14,7 @@ use sandkasten_jail::path::Beneath;
 
 use super::path::below_root;
 use super::{Parents, Who, WorkspaceError};
-use crate::FileFault;
+use crate::error::FileFault;
 
 /// As many links as the kernel follows.
 const LINKS_MAX: u32 = 40;

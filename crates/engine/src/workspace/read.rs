@@ -10,7 +10,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::WorkspaceError;
 use super::path;
 use super::place::{Place, file_type};
-use crate::{FileFault, FileRead};
+use crate::error::FileFault;
+use crate::files::FileRead;
 
 /// The first `max_bytes` of a regular file.
 pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRead, WorkspaceError> {

@@ -21,7 +21,8 @@ use sandkasten_types::ids::random_hex;
 use super::names::judge;
 use super::place::{Identity, Place, Spot, file_type};
 use super::{Who, WorkspaceError, WriteOptions, path};
-use crate::{Durability, FileFault};
+use crate::config::Durability;
+use crate::error::FileFault;
 
 /// A file being written; seen by nobody before [`commit`](Self::commit), gone when dropped.
 #[derive(Debug)]

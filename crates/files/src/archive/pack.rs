@@ -13,9 +13,10 @@ use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use super::write::{self, Head};
 use super::{DEPTH_MAX, Trouble};
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::root::Root;
 use crate::tar::BLOCK;
-use crate::{Channel, Root};
 
 /// Bytes of paths that are remembered for hard links. Beyond, a file with several names is several.
 const LINK_BYTES_MAX: usize = 16 * 1024 * 1024;

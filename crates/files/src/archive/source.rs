@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use crate::Channel;
+use crate::channel::Channel;
 
 /// Gives what comes without copying it once more.
 pub(super) struct Source<'a> {

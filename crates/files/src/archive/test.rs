@@ -15,9 +15,10 @@ use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use super::unpack::Packing;
 use super::{pack, unpack};
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::root::Root;
 use crate::tar::BLOCK;
-use crate::{Channel, Root};
 
 /// Keeps what is told and gives what it was made with, in pieces.
 #[derive(Debug, Default)]

@@ -17,9 +17,10 @@ use sandkasten_protocol::{ArchiveFault, FileFault};
 
 use super::source::Source;
 use super::{DEPTH_MAX, Trouble, gzip};
+use crate::channel::Channel;
 use crate::fault::Failure;
+use crate::root::Root;
 use crate::tar::{Kind, Member, Reader, TarError};
-use crate::{Channel, Root};
 
 const PATH_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 255;

@@ -127,7 +127,7 @@ fn fill_workspace(data: &Path, debs: &[PathBuf], wheels: &Path) -> Result<String
     let id = "build".parse().map_err(|err| failed(format!("{err}")))?;
     let workspaces = Workspaces::open(data)?;
     workspaces.remove(&id)?;
-    workspaces.create(&id, crate::Durability::Rename)?;
+    workspaces.create(&id, crate::config::Durability::Rename)?;
     let top = data.join("workspaces/build");
     for dir in ["debs", "wheels"] {
         fs::create_dir(top.join(dir))?;

@@ -15,12 +15,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::cache::{Cache, Layer};
 use super::{EPOCH, Progress, failed};
+use crate::config::{Ceilings, Config, Defaults, Durability, ShellPreference, WorkspacePolicy};
+use crate::engine::Engine;
+use crate::exec::ExecEvent;
 use crate::image::tree::Rules;
 use crate::image::{Cancel, ImageError};
-use crate::{
-    Ceilings, Config, Defaults, Durability, Engine, ExecEvent, SeccompProfile, ShellPreference,
-    WorkspacePolicy,
-};
+use sandkasten_jail::seccomp::SeccompProfile;
 
 /// Milliseconds that the script may take.
 const TIMEOUT_MS: i64 = 20 * 60 * 1000;
