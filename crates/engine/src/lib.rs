@@ -29,7 +29,6 @@ mod files;
 mod host;
 mod idempotency;
 pub mod image;
-mod images;
 mod lists;
 mod output;
 mod process;

@@ -2,19 +2,21 @@
 //!
 //! Invariant: nothing is decided here. A call finds what it is about, and hands on.
 
+mod execs;
+mod files;
+mod images;
+mod lists;
+mod processes;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use sandkasten_jail::cgroup::{CgroupLimits, Cgroups};
 use sandkasten_jail::disk::room::Room;
 use sandkasten_jail::launcher::Launcher;
-use sandkasten_protocol::FileUser;
-use sandkasten_protocol::work::Job;
 use sandkasten_types::exec::ExecRequest;
-use sandkasten_types::files::DirEntry;
 use sandkasten_types::session::{CreateSession, Session, Stats};
 use sandkasten_types::workspace::{PutWorkspace, Workspace};
 use sandkasten_types::{SessionId, WorkspaceId, limits};
@@ -27,16 +29,12 @@ use crate::config::Config;
 use crate::error::{Error, StartError};
 use crate::exec::ExecHandle;
 use crate::figures::{Counts, Resources};
-use crate::files::{CreateFile, FileRead, FileWriter, Place};
 use crate::host::{self, CREATES_MAX, Host};
 use crate::idempotency::IdempotencyKey;
-use crate::raw::Etag;
 use crate::session::{Cause, Command, Handle, State};
-use crate::worker::Worker;
-use crate::workspace::Acting;
 use crate::{
-    clock, db, dirs, disk, exec, figures, files, image, recovery, reserve, session, sizes, trash,
-    uids, worker, workspace, workspaces,
+    clock, db, dirs, disk, exec, figures, image, recovery, reserve, session, sizes, trash, uids,
+    worker, workspace, workspaces,
 };
 
 /// How long a delete waits for the end of a session before it answers that it is under way.
@@ -212,94 +210,6 @@ impl Engine {
         &self.0.host
     }
 
-    /// Opens a file to be written; nothing is seen of it before [`FileWriter::commit`].
-    ///
-    /// # Errors
-    /// [`Error::File`], and those of the place.
-    pub async fn create_file(
-        &self,
-        place: Place,
-        request: CreateFile,
-    ) -> Result<FileWriter, Error> {
-        let host = &self.0.host;
-        match place {
-            Place::Session(id) => {
-                let session = self.living(&id).await?;
-                files::create_in_session(&session, request, host.config.durability).await
-            }
-            Place::Workspace(id) => files::create_in_workspace(host, &id, request).await,
-        }
-    }
-
-    /// Writes a file whose bytes are all there, whole or not at all.
-    ///
-    /// # Errors
-    /// [`Error::File`], and those of the place.
-    pub async fn put_file(
-        &self,
-        place: Place,
-        request: CreateFile,
-        pieces: Vec<Bytes>,
-    ) -> Result<Etag, Error> {
-        let host = &self.0.host;
-        match place {
-            Place::Session(id) => {
-                let session = self.living(&id).await?;
-                files::put_in_session(&session, request, pieces, host.config.durability).await
-            }
-            Place::Workspace(id) => files::put_in_workspace(host, &id, request, pieces).await,
-        }
-    }
-
-    /// Reads a regular file: its first `max_bytes`, the configured cap where absent.
-    ///
-    /// # Errors
-    /// [`Error::File`], and those of the place.
-    pub async fn read_file(
-        &self,
-        place: Place,
-        path: &[u8],
-        user: FileUser,
-        max_bytes: Option<u64>,
-    ) -> Result<FileRead, Error> {
-        let host = &self.0.host;
-        let max_bytes = files::read_cap(max_bytes, host.config.max_read_bytes)?;
-        match place {
-            Place::Session(id) => {
-                let session = self.living(&id).await?;
-                files::read_in_session(&session, path, user, max_bytes).await
-            }
-            Place::Workspace(id) => {
-                let acting = Acting { id, who: workspaces::who(user)? };
-                files::read_in_workspace(host, acting, path, max_bytes).await
-            }
-        }
-    }
-
-    /// Starts a job on a tree of files.
-    ///
-    /// # Errors
-    /// Those of the place; those of the job come from the worker.
-    pub async fn work(&self, place: Place, job: Job, user: FileUser) -> Result<Worker, Error> {
-        let job = worker::checked(job).await?;
-        let (host, changes) = (&self.0.host, worker::changes_files(&job));
-        let (worker, workspace) = match place {
-            Place::Session(id) => {
-                let session = self.living(&id).await?;
-                let workspace = session.spec.workspace.clone();
-                (worker::in_session(session, job, user).await?, workspace)
-            }
-            Place::Workspace(id) => {
-                let acting = Acting { id: id.clone(), who: workspaces::who(user)? };
-                (worker::in_workspace(host, acting, job).await?, Some(id))
-            }
-        };
-        match workspace {
-            Some(id) if changes => Ok(worker.synced(workspaces::to_sync(host, id).await?)),
-            _ => Ok(worker),
-        }
-    }
-
     /// All workspaces, by id.
     ///
     /// # Errors
@@ -335,20 +245,6 @@ impl Engine {
     /// [`Error::WorkspaceNotFound`], [`Error::WorkspaceInUse`].
     pub async fn delete_workspace(&self, id: &WorkspaceId) -> Result<(), Error> {
         workspaces::delete(&self.0.host, id).await
-    }
-
-    /// The entries of one directory of a workspace, by name.
-    ///
-    /// # Errors
-    /// [`Error::WorkspaceNotFound`], [`Error::File`].
-    pub async fn list_workspace_dir(
-        &self,
-        id: &WorkspaceId,
-        path: &[u8],
-        user: FileUser,
-    ) -> Result<Vec<DirEntry>, Error> {
-        let acting = Acting { id: id.clone(), who: workspaces::who(user)? };
-        workspaces::list_dir(&self.0.host, acting, path).await
     }
 
     /// What happened since the daemon started.
