@@ -3,20 +3,20 @@
 //! Names here are ours and trusted; what lies below `upper` and `work` is not, and is touched through
 //! `jail::path` alone.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use sandkasten_jail::path::Beneath;
 use sandkasten_protocol::{User, id};
 use sandkasten_types::SessionId;
 use sha2::{Digest as _, Sha256};
 
 use crate::disk::{self, Ahead, BoxIds, Space};
+use crate::folders::{make_dir, make_owned, open_dir};
 use crate::trash::Trash;
 
 /// Where sessions lie on disk.
@@ -129,22 +129,6 @@ fn listener(dir: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(listener.into())
 }
 
-pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    DirBuilder::new().mode(mode).create(path)
-}
-
-/// The mode is set again: the process's umask had its say at the making.
-pub(crate) fn make_owned(path: &Path, mode: u32, owner: &User) -> io::Result<()> {
-    make_dir(path, mode)?;
-    chown(path, Some(owner.uid), Some(owner.gid))?;
-    fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
 fn exists(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
-}
-
-pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }

@@ -16,8 +16,8 @@ use sandkasten_jail::tree;
 use sandkasten_protocol::User;
 
 use crate::config::Config;
-use crate::dirs::{make_dir, make_owned, open_dir};
 use crate::error::{Error, StartError};
+use crate::folders::{make_dir, make_owned, open_dir};
 
 /// A user namespace to try with, far above those of sessions.
 const TRIAL_UID_BASE: u32 = 2_139_000_000;

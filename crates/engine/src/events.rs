@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::error::Error;
 use crate::exec::ExecEvent;
 use crate::exec::{Teller, event};
-use crate::reader::{Given, Pull};
+use crate::reader::{Follow, Given, Pull};
 use crate::session::{Command, Found, Handle};
 
 /// How long a cancel waits for the end that it caused.
@@ -22,16 +22,6 @@ pub struct EventsFrom {
     /// The last event that is known already; 0: none.
     pub after: u64,
     pub follow: Follow,
-}
-
-/// Whether a replay waits for events that are not there yet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Follow {
-    /// It ends with what is there.
-    #[default]
-    No,
-    /// It ends with the end of the run and of what is kept behind that.
-    Yes,
 }
 
 /// The events of an exec, as its stream had them.

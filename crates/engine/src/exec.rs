@@ -9,9 +9,8 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::events::Follow;
 use crate::output::{Cleaning, Collected, Shown};
-use crate::reader::{Before, Given, Pull, Reader};
+use crate::reader::{Before, Follow, Given, Pull, Reader};
 use crate::session::{
     Command, Encoding, ExecNote, Feed, Handle, Name, Note, Over, Role, Seat, Seated, Shape, Taken,
     check_exec,

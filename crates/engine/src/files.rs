@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::Durability;
 use crate::error::Error;
 use crate::error::FileFault;
+use crate::filecall::FileRead;
 use crate::host::Host;
 use crate::raw::{Etag, Lease};
 use crate::session::{Command, FileReply, Handle};
@@ -48,15 +49,6 @@ pub struct CreateFile {
     pub parents: Parents,
     /// What must be there already, at the begin and at the commit.
     pub expect: Expect,
-}
-
-/// What was read of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileRead {
-    pub bytes: Vec<u8>,
-    /// Bytes of the whole file.
-    pub size: u64,
-    pub truncated: bool,
 }
 
 /// A file being written. Nobody sees it before [`commit`](Self::commit); dropping it removes it.

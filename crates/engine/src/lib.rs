@@ -14,6 +14,7 @@
 //!
 //! Must not know HTTP, argv, the environment or a terminal.
 
+pub mod build;
 mod clock;
 mod config;
 mod db;
@@ -25,7 +26,9 @@ mod error;
 mod events;
 mod exec;
 mod figures;
+mod filecall;
 mod files;
+mod folders;
 mod host;
 mod idempotency;
 pub mod image;
@@ -50,16 +53,18 @@ mod testing;
 pub use config::{Ceilings, Config, Defaults, Durability, ShellPreference, WorkspacePolicy};
 pub use engine::{Engine, empty_trash_of};
 pub use error::{Ended, Error, FileFault, StartError};
-pub use events::{EventsFrom, ExecEvents, Follow};
+pub use events::{EventsFrom, ExecEvents};
 pub use exec::{ExecEvent, ExecHandle};
 pub use figures::{Counts, CreateEnd, Distribution, Resources, RunKind};
-pub use files::{CreateFile, FileRead, FileWriter, Place, SMALL_BYTES_MAX};
+pub use filecall::{FileRead, LastLink, Target};
+pub use files::{CreateFile, FileWriter, Place, SMALL_BYTES_MAX};
 pub use idempotency::IdempotencyKey;
 pub use lists::{Limit, SessionFilter, SessionKey, SessionStatus};
 pub use process::{
     Data, Form, Kept, Last, ProcessEvent, ProcessEvents, ProcessHandle, ProcessResult, Written,
 };
-pub use raw::{Etag, LastLink, OpenFile, Target, described, file_type};
+pub use raw::{Etag, OpenFile, described, file_type};
+pub use reader::Follow;
 pub use reserve::make_room;
 pub use sandkasten_jail::disk::Mechanism as DiskMechanism;
 pub use sandkasten_jail::disk::room::Room;

@@ -146,21 +146,6 @@ impl OpenFile {
     }
 }
 
-/// What is done with a link at the end of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LastLink {
-    Followed,
-    /// It is the link itself that is meant.
-    Meant,
-}
-
-/// What may be where something is moved to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    MustBeFree,
-    MayBeReplaced,
-}
-
 /// The absolute path of what was asked for, `..` and links as they are.
 pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
     let base: &[u8] = if path.starts_with(b"/") { b"" } else { b"/workspace/" };

@@ -11,8 +11,17 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::error::Error;
-use crate::events::Follow;
 use crate::session::{Command, Handle, Name, Over, PartReply};
+
+/// Whether a replay waits for events that are not there yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Follow {
+    /// It ends with what is there.
+    #[default]
+    No,
+    /// It ends with the end of the run and of what is kept behind that.
+    Yes,
+}
 
 /// init answers a question that it need not wait for within this, on however little CPU the session
 /// has.

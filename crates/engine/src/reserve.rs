@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use sandkasten_jail::disk::room::Room;
 
 use crate::db;
-use crate::dirs::make_dir;
+use crate::folders::make_dir;
 
 /// How often the disk is looked at. No event tells that it is full.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);

@@ -17,8 +17,8 @@ use sandkasten_protocol::work::Kind;
 
 use crate::channel::Channel;
 use crate::chmod::below;
+use crate::done::Done;
 use crate::fault::{Failure, fault};
-use crate::job::Done;
 use crate::meta::{MODE_BITS, kind};
 use crate::remove::remove_at;
 use crate::root::Root;

@@ -6,8 +6,8 @@ use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Item;
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::Failure;
-use crate::job::Done;
 use crate::list::passable;
 use crate::pattern;
 use crate::root::Root;

@@ -19,8 +19,8 @@ use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Item, Kind, Match, Search};
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::Failure;
-use crate::job::Done;
 use crate::list::passable;
 use crate::meta::kind;
 use crate::pattern::{self, Include};

@@ -3,21 +3,10 @@
 use sandkasten_protocol::work::{Item, Job};
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::Failure;
 use crate::root::Root;
 use crate::{archive, chmod, copy, glob, grep, list, remove, watch};
-
-/// What a job gives that has worked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
-    /// There is more than was told.
-    pub truncated: bool,
-}
-
-impl Done {
-    /// All of it.
-    pub const WHOLE: Self = Self { truncated: false };
-}
 
 /// Runs a job to its end, telling `channel` what it finds and, last, how it went. Where nobody listens
 /// any more it ends early.

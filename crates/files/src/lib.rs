@@ -20,6 +20,7 @@ mod archive;
 mod channel;
 mod chmod;
 mod copy;
+mod done;
 mod fault;
 mod glob;
 mod grep;
@@ -34,8 +35,9 @@ mod walk;
 mod watch;
 
 pub use channel::{Channel, Socket};
+pub use done::Done;
 pub use fault::{Failure, fault};
-pub use job::{Done, run};
+pub use job::run;
 pub use meta::{identity, kind, meta};
 pub use pattern::check;
 pub use root::Root;

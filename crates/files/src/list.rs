@@ -4,8 +4,8 @@ use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Entry, Item};
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::Failure;
-use crate::job::Done;
 use crate::meta::meta;
 use crate::root::Root;
 use crate::walk::{Step, Walk};

@@ -7,8 +7,8 @@ use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::Kind;
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::{Failure, fault};
-use crate::job::Done;
 use crate::meta::kind;
 use crate::root::Root;
 use crate::walk::open_dir;

@@ -20,8 +20,8 @@ use sandkasten_protocol::FileFault;
 use sandkasten_protocol::work::{Change, Event, Item, Kind, WATCH_DIRS_MAX};
 
 use crate::channel::Channel;
+use crate::done::Done;
 use crate::fault::Failure;
-use crate::job::Done;
 use crate::list::passable;
 use crate::meta::kind;
 use crate::root::Root;

@@ -10,9 +10,10 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::events::{EventsFrom, ExecEvents, Follow, cancel, status};
+use crate::events::{EventsFrom, ExecEvents, cancel, status};
 use crate::exec::{Teller, answer, cleaning, collected, shape};
 use crate::process::{Last, give_stdin};
+use crate::reader::Follow;
 use crate::reader::{Given, Pull, Reader};
 use crate::session::{Command, Found, Handle, Name};
 

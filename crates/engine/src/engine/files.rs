@@ -11,11 +11,12 @@ use sandkasten_types::files::DirEntry;
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::filecall::{FileRead, LastLink, Target};
 use crate::files;
-use crate::files::{CreateFile, FileRead, FileWriter};
+use crate::files::{CreateFile, FileWriter};
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
-use crate::raw::{Etag, LastLink, Lease, OpenFile, Target, absolute, described};
+use crate::raw::{Etag, Lease, OpenFile, absolute, described};
 use crate::session::{BoxUser, Handle, run_user};
 use crate::worker::Worker;
 use crate::worker::sync_tree;

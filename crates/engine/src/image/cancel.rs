@@ -15,7 +15,7 @@ impl Cancel {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub(crate) fn check(&self) -> io::Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(io::Error::other("given up"));
         }
@@ -23,13 +23,13 @@ impl Cancel {
     }
 
     /// The same reader or writer, which fails once the end is asked for.
-    pub(super) fn watch<T>(&self, inner: T) -> Watched<T> {
+    pub(crate) fn watch<T>(&self, inner: T) -> Watched<T> {
         Watched { inner, cancel: self.clone() }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Watched<T> {
+pub(crate) struct Watched<T> {
     inner: T,
     cancel: Cancel,
 }

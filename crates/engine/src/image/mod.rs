@@ -7,12 +7,11 @@
 
 mod accounts;
 mod archive;
-mod build;
 mod cancel;
 mod entries;
 mod kind;
-mod store;
-mod tree;
+pub(crate) mod store;
+pub(crate) mod tree;
 mod unpack;
 
 #[cfg(test)]
@@ -21,7 +20,6 @@ mod test;
 use std::collections::BTreeMap;
 use std::io;
 
-pub use build::{BuildEnv, Recipe, build};
 pub use cancel::Cancel;
 pub use kind::Kind;
 use rustix::io::Errno;
@@ -29,19 +27,22 @@ use sandkasten_types::{ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
 pub use store::Store;
 
+/// Images that `sandkasten image build` can make: the names of all recipes.
+pub(crate) const RECIPES: [&str; 2] = ["base", "python"];
+
 /// The command that makes a missing image.
 #[must_use]
 pub fn way_to_make(name: &str) -> String {
-    match Recipe::ALL.iter().find(|recipe| recipe.name() == name) {
-        Some(_) => format!("sandkasten image build {name}"),
-        None => format!("sandkasten image import FILE --name {name}"),
+    match RECIPES.contains(&name) {
+        true => format!("sandkasten image build {name}"),
+        false => format!("sandkasten image import FILE --name {name}"),
     }
 }
 
 /// SHA-256 of a layer, as 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Digest(String);
+pub struct Digest(pub(crate) String);
 
 impl Digest {
     #[must_use]

@@ -47,9 +47,9 @@ pub struct Store {
 }
 
 /// A layer that we built: the tar, and the digest that it must have.
-pub(super) struct LayerSource<'a> {
-    pub(super) tar: &'a mut dyn Read,
-    pub(super) digest: Digest,
+pub(crate) struct LayerSource<'a> {
+    pub(crate) tar: &'a mut dyn Read,
+    pub(crate) digest: Digest,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Makes an image of layers that we built, lowest first. One of that name is replaced.
-    pub(super) fn install(
+    pub(crate) fn install(
         &self,
         name: &ImageName,
         sources: Vec<LayerSource<'_>>,

@@ -23,22 +23,22 @@ use super::archive::invalid;
 
 /// How a tree on disk becomes a layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     /// Taken off every owner: the first host uid of the session that wrote the tree.
-    pub(super) owner_base: u32,
+    pub(crate) owner_base: u32,
     /// Later times become this one (seconds since 1970).
-    pub(super) mtime_max: u32,
+    pub(crate) mtime_max: u32,
     /// Paths that are left out, with all below them.
-    pub(super) without: &'static [&'static str],
+    pub(crate) without: &'static [&'static str],
 }
 
 impl Rules {
     /// The tree as it is.
-    pub(super) const EXACT: Self = Self { owner_base: 0, mtime_max: u32::MAX, without: &[] };
+    pub(crate) const EXACT: Self = Self { owner_base: 0, mtime_max: u32::MAX, without: &[] };
 }
 
 /// Writes the whole of `tree` and says its digest, which is that of the bytes written.
-pub(super) fn write(
+pub(crate) fn write(
     tree: &Beneath,
     rules: &Rules,
     out: &mut impl Write,
@@ -51,7 +51,7 @@ pub(super) fn write(
 }
 
 /// The digest alone.
-pub(super) fn digest(tree: &Beneath) -> Result<Digest, ImageError> {
+pub(crate) fn digest(tree: &Beneath) -> Result<Digest, ImageError> {
     write(tree, &Rules::EXACT, &mut io::sink())
 }
 

@@ -46,8 +46,7 @@ pub use self::write::NewFile;
 pub(crate) use self::write::sync_up;
 use crate::config::Durability;
 use crate::error::FileFault;
-use crate::files::FileRead;
-use crate::raw::{LastLink, Target};
+use crate::filecall::{FileRead, LastLink, Target};
 use crate::trash::Trash;
 
 /// Begins the name of a directory that is to become a workspace. No id begins so.

@@ -14,7 +14,7 @@ use sandkasten_protocol::{Expect, Parents};
 use super::place::{Place, file_type, parent};
 use super::{WorkspaceError, path};
 use crate::error::FileFault;
-use crate::raw::{LastLink, Target};
+use crate::filecall::{LastLink, Target};
 
 /// A directory that is open and the name of something in it; a link there is not followed.
 struct Named {

@@ -11,7 +11,7 @@ use super::WorkspaceError;
 use super::path;
 use super::place::{Place, file_type};
 use crate::error::FileFault;
-use crate::files::FileRead;
+use crate::filecall::FileRead;
 
 /// The first `max_bytes` of a regular file.
 pub(super) fn read(place: &Place, text: &[u8], max_bytes: u64) -> Result<FileRead, WorkspaceError> {

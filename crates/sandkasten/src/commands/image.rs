@@ -7,9 +7,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use sandkasten_engine::image::{
-    BuildEnv, Digest, Image, ImageConfig, ImageError, Kind, Recipe, Store,
-};
+use sandkasten_engine::build::{BuildEnv, Recipe};
+use sandkasten_engine::image::{Digest, Image, ImageConfig, ImageError, Kind, Store};
 use sandkasten_jail::launcher::Launcher;
 use sandkasten_types::ImageName;
 use sandkasten_types::session::Session;
@@ -122,7 +121,7 @@ fn build(args: &Build, context: &Context) -> Result<u8> {
     let notes = |text: &str| crate::output::progress(text);
     let built = ending.runtime().block_on(async {
         tokio::select! {
-            built = sandkasten_engine::image::build(&store, recipe, env, notes) => Some(built),
+            built = sandkasten_engine::build::build(&store, recipe, env, notes) => Some(built),
             // Dropping the build ends and removes what it has begun.
             () = ending.asked() => None,
         }

@@ -34,7 +34,8 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    pub(crate) const ALL: [Self; 2] = [Self::Base, Self::Python];
+    #[cfg(test)]
+    const ALL: [Self; 2] = [Self::Base, Self::Python];
 
     /// The name of its image.
     #[must_use]
@@ -82,6 +83,11 @@ pub(super) fn names(list: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn errors_know_all_recipes() {
+        assert_eq!(Recipe::ALL.map(|recipe| recipe.name()), crate::image::RECIPES);
+    }
 
     #[test]
     fn recipes_are_whole() {

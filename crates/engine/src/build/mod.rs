@@ -25,8 +25,8 @@ use sandkasten_jail::launcher::Launcher;
 
 use self::cache::{Cache, Layer};
 pub use self::recipe::Recipe;
-use super::store::LayerSource;
-use super::{Cancel, Image, ImageError, Store};
+use crate::image::store::LayerSource;
+use crate::image::{Cancel, Image, ImageError, Store};
 
 /// Every time in a built layer that is later becomes this one: 2026-01-01 in seconds since 1970.
 const EPOCH: u32 = 1_767_225_600;
