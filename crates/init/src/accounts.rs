@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use sandkasten_protocol::passwd::{Entry, find};
 use sandkasten_protocol::{How, RunUser};
 
-use crate::exec::Outcome;
 use crate::lookup::{self, PROC_MAGIC};
+use crate::outcome::Outcome;
 use crate::rights::{Ids, Rights};
 
 const PASSWD: &[u8] = b"/etc/passwd";

@@ -29,6 +29,7 @@ mod link;
 mod log;
 mod lookup;
 mod names;
+mod outcome;
 mod output;
 mod poll;
 mod processes;

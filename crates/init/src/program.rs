@@ -30,9 +30,9 @@ use sandkasten_protocol::{
 use crate::accounts::Account;
 use crate::clock::{self, Moment};
 use crate::environment;
-use crate::exec::{Outcome, QUIET};
 use crate::input::Input;
 use crate::kill::{Found, GIVE_UP, Hunt, Pass};
+use crate::outcome::{Outcome, QUIET};
 use crate::output::{self, Source};
 use crate::poll::Token;
 use crate::processes::Kept;

@@ -17,8 +17,8 @@ use sandkasten_protocol::{Bytes, OutputMode, Run, Shell};
 
 use crate::accounts::{Account, read_up_to};
 use crate::environment;
-use crate::exec::Outcome;
 use crate::line;
+use crate::outcome::Outcome;
 use crate::program::{Feed, Order, Output, Role, not_started};
 use crate::rights::Ids;
 use crate::runtime::Fifo;

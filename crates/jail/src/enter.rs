@@ -21,14 +21,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, Uid};
 
-use crate::root::{self, Root, RootParts};
+use crate::root::{self, INIT_ID, Root, RootParts};
 use crate::step::{Step, StepError, broken};
 use crate::sys::{self, Instruction};
 use crate::wire::{self, Told};
-
-/// init's ids in the box. init itself sets its real ones apart: below Linux 6.16, exec with ids that
-/// differ counts as setuid, which ambient capabilities don't survive.
-pub(crate) const INIT_ID: u32 = 65_000;
 
 /// What init may do, and therefore the most that anybody in the box may: nobody gains more under
 /// no_new_privs. apt-get, dpkg, useradd, su, chroot and setcap work with these.

@@ -34,6 +34,10 @@ use crate::step::{Step, StepError, broken};
 use crate::sys::{self, MountAttr};
 use crate::tree;
 
+/// init's ids in the box. init itself sets its real ones apart: below Linux 6.16, exec with ids that
+/// differ counts as setuid, which ambient capabilities don't survive.
+pub(crate) const INIT_ID: u32 = 65_000;
+
 /// The directory of the launcher's root that the stage is mounted on.
 pub(crate) const STAGE: &str = "h";
 
@@ -328,7 +332,7 @@ impl Builder<'_> {
         let tmp = new_tmpfs("1777", self.base, size, NO_DEV).step("make /tmp")?;
         self.attach("tmp", tmp.as_fd())?;
         let size = TmpfsSize { bytes: RUN_DIR_BYTES, inodes: RUN_DIR_INODES };
-        let owner = self.base + crate::enter::INIT_ID;
+        let owner = self.base + INIT_ID;
         let run = new_tmpfs("0711", owner, size, NO_EXEC).step("make /.sandkasten")?;
         self.attach(".sandkasten", run.as_fd())
     }

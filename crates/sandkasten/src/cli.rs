@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{bench, daemon, doctor, exec, image, ps, result, run, stop, version};
-use crate::config::{Loaded, Sources};
+use crate::config::Sources;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{Format, Output};
 
@@ -62,22 +63,6 @@ enum Command {
     Image(image::Args),
     Bench(bench::Args),
     Version(version::Args),
-}
-
-/// What a command is run with.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) sources: Sources,
-    pub(crate) output: Output,
-    /// The words of the command line.
-    pub(crate) words: Vec<String>,
-}
-
-impl Context {
-    /// The configuration. Its warnings are the daemon's business.
-    pub(crate) fn load(&self) -> Result<Loaded> {
-        self.sources.load()
-    }
 }
 
 /// Runs the command line of this process.

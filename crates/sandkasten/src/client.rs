@@ -17,7 +17,7 @@ use serde_json::Value;
 pub(crate) use events::{Event, Events};
 pub(crate) use feed::Feeder;
 
-use crate::cli::Context;
+use crate::context::Context;
 use crate::failure::{Failure, Result, Tried};
 use crate::output;
 use crate::reach::Endpoint;

@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod commands;
 mod config;
+mod context;
 mod failure;
 mod instance;
 mod interrupt;

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 
 pub(crate) use url::Url;
 
-use crate::cli::Context;
 use crate::config::{Loaded, Origin};
+use crate::context::Context;
 use crate::failure::{Failure, Result, WRONG_USAGE};
 use crate::instance;
 

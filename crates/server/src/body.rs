@@ -12,8 +12,8 @@ use sandkasten_types::limits;
 use tokio::time::{Instant, timeout_at};
 
 use crate::budget::{Budget, Share};
-use crate::connection::Busy;
 use crate::error::ApiError;
+use crate::traffic::Busy;
 
 /// A request's body on its way to a handler.
 ///

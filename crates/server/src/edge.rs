@@ -30,12 +30,12 @@ use tower::ServiceExt;
 
 use crate::auth::Guard;
 use crate::body::{Continue, RequestBody};
-use crate::connection::{Framing, HalfClose, Shared};
 use crate::cors::Cors;
 use crate::error::ApiError;
 use crate::exchange::{AnswerBody, Exchange, Subject};
 use crate::metrics::Metrics;
 use crate::request_id::{REQUEST_ID, RequestId};
+use crate::traffic::{Framing, HalfClose, Shared};
 use crate::websocket::Switch;
 
 /// The parts that all connections share.

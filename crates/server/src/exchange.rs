@@ -18,10 +18,10 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{Method, StatusCode};
 use sandkasten_types::{ErrorCode, ExecId, ProcessId, SessionId, WorkspaceId};
 
-use crate::connection::Busy;
 use crate::error::code_name;
 use crate::metrics::{Ended, Metrics};
 use crate::request_id::RequestId;
+use crate::traffic::Busy;
 
 /// What a request is about, for log and metrics: each part is set where it is first known, and once.
 #[derive(Debug, Clone)]

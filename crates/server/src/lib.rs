@@ -40,6 +40,7 @@ mod request_id;
 mod routes;
 mod sse;
 mod strict;
+mod traffic;
 mod websocket;
 mod wire;
 

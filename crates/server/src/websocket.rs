@@ -41,9 +41,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 
 pub(crate) use tokio_tungstenite::tungstenite::Message;
 
-use crate::connection::Switched;
 use crate::error::ApiError;
 use crate::exchange::Exchange;
+use crate::traffic::Switched;
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 /// A message of ours and a control frame or two.

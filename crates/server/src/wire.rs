@@ -27,8 +27,8 @@ use sandkasten_types::limits::HEAD_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection::{Answers, Framing, Shared};
 use crate::error::protocol_error;
+use crate::traffic::{Answers, Framing, Shared};
 
 const READ_BYTES: usize = 16 * 1024;
 /// As many headers as hyper takes.

@@ -19,8 +19,8 @@ use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::flags::HowRun;
-use crate::cli::Context;
 use crate::client::{Client, Event, Events, Feeder, NoEvents};
+use crate::context::Context;
 use crate::failure::{Failure, NOT_RUN, Result, Tried};
 use crate::interrupt::Interrupt;
 use crate::terminal;

@@ -12,8 +12,8 @@ mod stage_one;
 use std::time::Duration;
 
 use super::stop;
-use crate::cli::Context;
 use crate::config::Insecure;
+use crate::context::Context;
 use crate::failure::{Failure, Result, WRONG_USAGE};
 use crate::log::Colours;
 use crate::{instance, reach};

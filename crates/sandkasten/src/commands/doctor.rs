@@ -3,8 +3,8 @@
 use sandkasten_jail::doctor::{Guarantee, HostPaths, State};
 use serde_json::{Value, json};
 
-use crate::cli::Context;
 use crate::config::{RUN_DIR, Settings, absolute, disk_limits};
+use crate::context::Context;
 use crate::failure::{FAILED, Failure, Result};
 use crate::instance;
 use crate::output::escaped;

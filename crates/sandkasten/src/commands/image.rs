@@ -15,9 +15,9 @@ use sandkasten_types::session::Session;
 use serde_json::{Value, json};
 
 use self::ending::Ending;
-use crate::cli::Context;
 use crate::client::Client;
 use crate::config::{RUN_DIR, Sources, absolute};
+use crate::context::Context;
 use crate::failure::{Failure, Result, Tried};
 use crate::instance;
 use crate::output::{size, table};

@@ -7,8 +7,8 @@ use sandkasten_types::session::{Session, Status};
 
 use super::run::{COMMAND_LABEL, RUN_LABEL};
 use super::sessions::SHORT_ID;
-use crate::cli::Context;
 use crate::client::Client;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::fitted;
 use crate::{terminal, units};

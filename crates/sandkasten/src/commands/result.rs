@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::call::{self, Begun};
 use super::sessions::{self, segment};
-use crate::cli::Context;
 use crate::client::Client;
+use crate::context::Context;
 use crate::failure::{Failure, Result};
 
 /// Print what a command wrote, wait for its end, and pass on its exit code.

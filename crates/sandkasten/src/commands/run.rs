@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::call::{Call, Ended};
 use super::flags::{self, HowRun, NewSession, Surroundings};
-use crate::cli::Context;
 use crate::client::Client;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
 use crate::terminal;

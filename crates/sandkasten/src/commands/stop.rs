@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::daemon::Private;
 use super::flags;
-use crate::cli::Context;
 use crate::client::Client;
+use crate::context::Context;
 use crate::failure::{Failure, Result, Tried};
 use crate::instance::{self, Claim, Running};
 use crate::reach;

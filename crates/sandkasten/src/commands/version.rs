@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::reach;
 

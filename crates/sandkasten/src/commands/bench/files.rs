@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::memory::Peak;
 use super::{Args, Bench, figures, host};
-use crate::cli::Context;
+use crate::context::Context;
 use crate::failure::{Failure, Result, Tried};
 use crate::instance;
 use crate::output::table;

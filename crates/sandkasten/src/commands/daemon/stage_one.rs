@@ -11,8 +11,8 @@ use sandkasten_engine::Room;
 use serde_json::json;
 
 use super::Args;
-use crate::cli::Context;
 use crate::config::{Loaded, Settings};
+use crate::context::Context;
 use crate::failure::{FAILED, Failure, Result, Tried};
 use crate::reach;
 
