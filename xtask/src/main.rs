@@ -2,6 +2,7 @@
 //!
 //! Invariant: a green end means that all of it ran. What is left out is said.
 
+mod arrows;
 mod build;
 mod built;
 mod cargo;

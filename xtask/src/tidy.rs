@@ -11,8 +11,8 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::build;
 use crate::cargo::{cargo, metadata, root, target_dir};
+use crate::{arrows, build};
 
 /// Packages that `init` may have in all, itself among them: it is PID 1 of every session.
 const INIT_PACKAGES_MAX: usize = 46;
@@ -32,6 +32,7 @@ pub fn run() -> anyhow::Result<bool> {
     faults.extend(crate_graph(&metadata));
     faults.extend(unwatched(&metadata, &fs::read_to_string(root().join(EMBEDS_INIT))?));
     faults.extend(text_rules(&files)?);
+    faults.extend(arrows::faults(&files)?);
     faults.extend(static_binary()?);
     for fault in &faults {
         println!("tidy: {fault}");
@@ -51,7 +52,7 @@ fn passes(arguments: &[&str]) -> anyhow::Result<bool> {
 }
 
 /// The files of the repository.
-fn files() -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn files() -> anyhow::Result<Vec<PathBuf>> {
     let list = ["ls-files", "--cached", "--others", "--exclude-standard", "-z"];
     let output = Command::new("git").args(list).current_dir(root()).output().context("run git")?;
     let text = String::from_utf8(output.stdout).context("file names are UTF-8")?;
