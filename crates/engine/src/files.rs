@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::error::FileFault;
 use crate::filecall::FileRead;
 use crate::host::Host;
-use crate::raw::{Etag, Lease};
+use crate::raw::{Etag, Renewal};
 use crate::session::{Command, FileReply, Handle};
 use crate::workspace::{Acting, NewFile, WorkspaceError, Workspaces, WriteOptions, sync_up};
 use crate::workspaces::{self, file_error, who, workspace_call};
@@ -75,7 +75,7 @@ struct SessionFile {
     token: u32,
     durability: Durability,
     commands: mpsc::UnboundedSender<Command>,
-    lease: Lease,
+    renewal: Renewal,
     committed: bool,
 }
 
@@ -136,7 +136,7 @@ impl Inside {
     fn write(&mut self, data: &[u8], path: &str) -> Result<(), Error> {
         match self {
             Self::Session(file) => {
-                file.lease.use_it();
+                file.renewal.use_it();
                 let written = file.file.write_all(data);
                 let failed = |error| WorkspaceError::from(no_space(error));
                 written.map_err(|error| file_error(path.to_owned(), failed(error)))
@@ -228,9 +228,9 @@ pub(crate) async fn create_in_session(
         return Err(Error::Internal("init answered a create without a file".into()));
     };
     let commands = session.commands.clone();
-    let lease = Lease::new(commands.clone());
+    let renewal = Renewal::new(commands.clone());
     let file = File::from(descriptor);
-    let file = SessionFile { file, token, durability, commands, lease, committed: false };
+    let file = SessionFile { file, token, durability, commands, renewal, committed: false };
     check_regular(&file.file, &shown)?;
     Ok(FileWriter { asked: shown, path, inside: Some(Inside::Session(file)) })
 }

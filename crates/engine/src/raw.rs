@@ -63,17 +63,17 @@ pub struct OpenFile {
     file: File,
     path: String,
     identity: Identity,
-    lease: Option<Lease>,
+    renewal: Option<Renewal>,
 }
 
-/// The lease of a session whose file is on its way.
+/// Renews the lease of a session while a file of it is on its way.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Renewal {
     commands: mpsc::UnboundedSender<Command>,
     renewed: std::sync::Mutex<Instant>,
 }
 
-impl Lease {
+impl Renewal {
     pub(crate) fn new(commands: mpsc::UnboundedSender<Command>) -> Self {
         Self { commands, renewed: std::sync::Mutex::new(Instant::now()) }
     }
@@ -90,9 +90,13 @@ impl Lease {
 }
 
 impl OpenFile {
-    pub(crate) fn new(file: OwnedFd, path: String, lease: Option<Lease>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        file: OwnedFd,
+        path: String,
+        renewal: Option<Renewal>,
+    ) -> Result<Self, Error> {
         let stat = fstat(&file).map_err(|error| Error::internal("a file", error))?;
-        Ok(Self { file: file.into(), path, identity: identity(&stat), lease })
+        Ok(Self { file: file.into(), path, identity: identity(&stat), renewal })
     }
 
     #[must_use]
@@ -126,8 +130,8 @@ impl OpenFile {
     }
 
     fn read_now(&self, offset: u64, bytes: usize) -> Result<Bytes, Error> {
-        if let Some(lease) = &self.lease {
-            lease.use_it();
+        if let Some(renewal) = &self.renewal {
+            renewal.use_it();
         }
         let mut buffer = Vec::with_capacity(bytes);
         while buffer.len() < bytes {

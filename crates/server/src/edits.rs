@@ -1,5 +1,6 @@
 //! Exact replacement in a file's bytes: one edit after the other, all or none.
 
+use memchr::memmem;
 use sandkasten_types::ErrorCode;
 use sandkasten_types::files::Edit;
 use sandkasten_types::limits::EDITS_MAX;
@@ -20,7 +21,8 @@ pub(crate) fn apply(
     let mut replaced = 0;
     for (number, edit) in edits.iter().enumerate() {
         let asked = edit.count.unwrap_or(1);
-        let places = places(&bytes, edit.old.as_bytes());
+        // From the left, without overlaps.
+        let places: Vec<usize> = memmem::find_iter(&bytes, edit.old.as_bytes()).collect();
         let found = places.len() as u64;
         if found != asked {
             return Err(another_count(number + 1, found, asked));
@@ -60,24 +62,6 @@ fn another_count(number: usize, found: u64, asked: u64) -> ApiError {
     );
     let error = ApiError::new(ErrorCode::Conflict, message);
     error.with("edit", number as u64).with("found", found).with("asked", asked)
-}
-
-/// Where `old` stands, from the left, without overlaps.
-fn places(bytes: &[u8], old: &[u8]) -> Vec<usize> {
-    let Some(first) = old.first() else { return Vec::new() };
-    let mut places = Vec::new();
-    let mut from = 0;
-    while let Some(rest) = bytes.get(from..).filter(|rest| rest.len() >= old.len()) {
-        let Some(skip) = rest.iter().position(|byte| byte == first) else { break };
-        let at = from + skip;
-        if bytes.get(at..).is_some_and(|rest| rest.starts_with(old)) {
-            places.push(at);
-            from = at + old.len();
-        } else {
-            from = at + 1;
-        }
-    }
-    places
 }
 
 fn replace(bytes: &[u8], places: &[usize], edit: &Edit) -> Vec<u8> {
@@ -132,6 +116,17 @@ mod test {
                 (&found.into(), &asked.into())
             );
         }
+    }
+
+    /// Two loops, one in the other, would take minutes.
+    #[test]
+    fn a_text_that_nearly_is_there_everywhere_is_looked_for_once() {
+        let text = "a".repeat(10 << 20);
+        let nearly = "a".repeat(5 << 20) + "b";
+        let none = apply(text.clone().into(), &[edit(&nearly, "", None)], 1 << 30).unwrap_err();
+        assert_eq!(none.details["found"], 0);
+        let (edited, _) = apply((text + "b").into(), &[edit(&nearly, "c", None)], 1 << 30).unwrap();
+        assert_eq!((edited.len(), edited.last()), ((5 << 20) + 1, Some(&b'c')));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::files;
 use crate::files::{CreateFile, FileWriter};
 use crate::files::{Place, ask, check_path, check_regular, session_gone, shown};
 use crate::host::Host;
-use crate::raw::{Etag, Lease, OpenFile, absolute, described};
+use crate::raw::{Etag, OpenFile, Renewal, absolute, described};
 use crate::session::{BoxUser, Handle, run_user};
 use crate::worker::Worker;
 use crate::worker::sync_tree;
@@ -176,8 +176,8 @@ impl Engine {
                 };
                 let file = File::from(file);
                 check_regular(&file, &shown(path))?;
-                let lease = Lease::new(session.commands.clone());
-                OpenFile::new(file.into(), shown(path), Some(lease))
+                let renewal = Renewal::new(session.commands.clone());
+                OpenFile::new(file.into(), shown(path), Some(renewal))
             }
             Place::Workspace(id) => {
                 let asked = path.to_vec();
