@@ -25,7 +25,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::actor::{Actor, Command, Parts};
+use super::actor::{Actor, Parts};
+use super::command::Command;
 use super::link::{Greeting, Link, LinkFault};
 use super::request::Images;
 use super::request::shortened;

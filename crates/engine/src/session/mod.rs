@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   create.rs    Requested -> Prepared -> Started -> Ready      makes it, or leaves nothing
-//!   actor.rs     one task: commands in, frames from init in     owns it while it lives
+//!   actor/       one task: commands in, frames from init in     owns it while it lives
 //!   release.rs   kill, remove, by names computed from its id    ends it, whoever asks
 //!   state.rs     next(state, event)                             decides
 //! ```
@@ -12,6 +12,7 @@
 
 mod actor;
 mod asked;
+mod command;
 mod create;
 mod environment;
 mod feed;
@@ -37,8 +38,9 @@ use sandkasten_types::session::{AcquireSource, Limits, Network, Session, Shell, 
 use sandkasten_types::{SessionId, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use actor::{Actor, Command, DEATH_GRACE, Parts, Seated};
+pub(crate) use actor::{Actor, DEATH_GRACE, Parts};
 pub(crate) use asked::PartReply;
+pub(crate) use command::Command;
 pub(crate) use create::create;
 pub(crate) use feed::{Feed, Taken};
 pub(crate) use files::FileReply;
@@ -51,6 +53,7 @@ pub(crate) use program::{Started, check as check_program, signal, window};
 pub(crate) use release::release;
 pub(crate) use request::{check as check_create, check_labels, check_update};
 pub(crate) use runs::{Found, Name};
+pub(crate) use seat::Seated;
 pub(crate) use seat::{Role, Seat};
 pub(crate) use spec::{About, BoxUser, Change, Spec};
 pub(crate) use state::{Cause, State};

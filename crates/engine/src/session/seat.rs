@@ -1,8 +1,11 @@
 //! A caller's place at a run: who leaves it unasked may take the run with it.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 
 use super::Command;
+use super::note::Note;
 
 /// What a caller does at a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,4 +56,11 @@ impl Drop for Seat {
             drop(commands.send(Command::Leave { run: self.run, role: self.role }));
         }
     }
+}
+
+/// A caller's place at a command.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub(crate) seat: Seat,
+    pub(crate) note: Arc<Note>,
 }
