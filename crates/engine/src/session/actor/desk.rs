@@ -45,7 +45,7 @@ impl Actor {
 
     /// The rest of what was to be given at once is gone with the earlier engine, if there was a rest:
     /// nobody must wait for it.
-    pub(super) fn reopen_stdin(&mut self, id: u64) -> Result<(), LinkFault> {
+    fn reopen_stdin(&mut self, id: u64) -> Result<(), LinkFault> {
         let given = self.runs.unfinished(id).map_or(Given::Nothing, |run| run.note.stdin());
         match given {
             Given::Nothing => return Ok(()),
@@ -58,7 +58,7 @@ impl Actor {
         self.pump()
     }
 
-    pub(super) fn settle(&mut self, run: u64) -> Result<(), LinkFault> {
+    fn settle(&mut self, run: u64) -> Result<(), LinkFault> {
         let over = self.runs.get(run).and_then(|run| run.over.as_ref());
         match over.map(|over| over.verdict.encoded()) {
             Some(note) => self.link.send(&ToInit::Settle { run, note }),
@@ -97,7 +97,7 @@ impl Actor {
     }
 
     /// The run of the same id, if there is one.
-    pub(super) fn joined(&self, job: &Job) -> Result<Option<Found>, Error> {
+    fn joined(&self, job: &Job) -> Result<Option<Found>, Error> {
         self.check_commands()?;
         // An id that nobody chose is new.
         let Some(same) = job.same else { return Ok(None) };
@@ -109,7 +109,7 @@ impl Actor {
         Err(Error::IdempotencyMismatch(text))
     }
 
-    pub(super) fn join(
+    fn join(
         &mut self,
         job: &Job,
         found: Found,
@@ -140,7 +140,7 @@ impl Actor {
         drop(reply.send(Ok(Seated { seat, note })));
     }
 
-    pub(super) fn check_commands(&self) -> Result<(), Error> {
+    fn check_commands(&self) -> Result<(), Error> {
         if let Some(cause) = self.view.borrow().end() {
             return Err(ended(&self.handle.id, cause));
         }
@@ -150,18 +150,18 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) fn may_queue(&self, bytes: usize) -> Result<(), Error> {
+    fn may_queue(&self, bytes: usize) -> Result<(), Error> {
         self.check_commands()?;
         self.runs.may_queue(bytes)
     }
 
     /// When a command that is given to init now begins, if that is known.
-    pub(super) fn begins_now(&self) -> Option<Begun> {
+    fn begins_now(&self) -> Option<Begun> {
         let at_ms = clock::now().unix_ms();
         self.runs.is_idle().then_some(Begun { at_ms, pid: None })
     }
 
-    pub(super) fn begin(&mut self, beginning: Beginning) -> u64 {
+    fn begin(&mut self, beginning: Beginning) -> u64 {
         let has_begun = beginning.begun.is_some();
         let id = self.runs.begin(beginning);
         if has_begun {
@@ -171,7 +171,7 @@ impl Actor {
     }
 
     /// When a command that begins now must have ended.
-    pub(super) fn set_end_by(&mut self, run: u64) {
+    fn set_end_by(&mut self, run: u64) {
         let Some(run) = self.runs.unfinished(run) else { return };
         let is_program = matches!(run.note.what, What::Process(_));
         run.end_by = run
@@ -255,7 +255,7 @@ impl Actor {
         self.pump()
     }
 
-    pub(super) fn give_stdin(&mut self, run: u64, stdin: JobStdin) -> Result<(), LinkFault> {
+    fn give_stdin(&mut self, run: u64, stdin: JobStdin) -> Result<(), LinkFault> {
         match stdin {
             JobStdin::Empty => Ok(()),
             JobStdin::InPieces => {
@@ -426,7 +426,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn counted(&mut self) -> Counted {
+    fn counted(&mut self) -> Counted {
         self.events().into()
     }
 }

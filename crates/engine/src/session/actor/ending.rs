@@ -68,7 +68,7 @@ impl Actor {
     }
 
     /// A connection that broke because init died is init's death.
-    pub(super) async fn settle_cause(&mut self, cause: Cause) -> Cause {
+    async fn settle_cause(&mut self, cause: Cause) -> Cause {
         let by_link = cause.status == sandkasten_types::session::Status::Crashed;
         if by_link && timeout(DEATH_GRACE, self.pidfd.readable()).await.is_ok() {
             return self.cause_of_death();
@@ -76,7 +76,7 @@ impl Actor {
         cause
     }
 
-    pub(super) async fn persist_state(&self) {
+    async fn persist_state(&self) {
         let (id, db) = (self.handle.id.clone(), &self.host.db);
         let cwd = self.view.borrow().cwd.clone();
         let written = match &self.state {
@@ -99,7 +99,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn refuse_calls(&mut self) {
+    fn refuse_calls(&mut self) {
         let Some(cause) = self.state.cause().cloned() else { return };
         let id = self.handle.id.clone();
         self.refuse_runs(|has_begun| {
@@ -110,7 +110,7 @@ impl Actor {
     }
 
     /// Tells everybody who waits for a run why that will not end. `why` is told whether it had begun.
-    pub(super) fn refuse_runs(&mut self, why: impl Fn(bool) -> Error) {
+    fn refuse_runs(&mut self, why: impl Fn(bool) -> Error) {
         for id in self.runs.open() {
             let Some(run) = self.runs.unfinished(id) else { continue };
             let has_begun = run.begun.is_some();

@@ -77,7 +77,7 @@ impl Actor {
         self.persist_soon();
     }
 
-    pub(super) fn persist_soon(&mut self) {
+    fn persist_soon(&mut self) {
         if self.persist_due.is_none() {
             self.persist_due = Some(self.persisted_at + PERSIST_EVERY);
         }
